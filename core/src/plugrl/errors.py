@@ -1,0 +1,106 @@
+"""The one hierarchy of errors.
+
+Every error PlugRL raises on purpose derives from :class:`PlugRLError`. Those that a user can mend derive from
+:class:`UserError`: their text is one readable message (what was given, what is known, what to do next), which the
+command line prints without a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate most like ``name``, or None when nothing is close."""
+    matches = get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def one_of(names: Iterable[str]) -> str:
+    """Format candidates for a message: sorted and comma-separated, ``(none)`` when empty."""
+    return ", ".join(sorted(names)) or "(none)"
+
+
+class PlugRLError(Exception):
+    """Base of every error raised by PlugRL."""
+
+
+class UserError(PlugRLError, ValueError):
+    """A mistake in what the user gave; the message says how to mend it."""
+
+
+class ConfigError(UserError):
+    """The configuration is wrong; the message starts with the path of the key."""
+
+
+class DataError(UserError):
+    """A data file is missing or malformed; the message names the file and, where there is one, the line."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is missing, incomplete or was altered."""
+
+
+class MissingDependency(UserError):
+    """An optional package is not installed; the message gives the command that installs it."""
+
+
+class PluginError(UserError):
+    """A plugin failed and the user depends on it, or a plugin broke a rule of the host."""
+
+
+class IncompatiblePlugin(PluginError):
+    """A plugin was written for another plugin API or another range of core versions."""
+
+
+class DuplicateRegistration(PluginError):
+    """Two different objects claim one key; the message names both origins."""
+
+
+class NotRegistered(UserError, LookupError):
+    """A name is not in a registry; the message lists the candidates and the plugins that failed."""
+
+
+class PlatformNotFound(NotRegistered):
+    """No platform has the given name."""
+
+
+class PlatformUnavailable(UserError):
+    """A platform is registered but cannot be used on this machine."""
+
+
+class EngineNotFound(NotRegistered):
+    """No engine matches the model type, backend, device and vendor."""
+
+
+class ModelNotFound(NotRegistered):
+    """No model type has the given name."""
+
+
+class WorkerError(PlugRLError):
+    """A method of a worker raised; the text holds group, rank, node and the remote traceback."""
+
+    def __init__(self, message: str, *, group: str, rank: int, node: str = "", pid: int = 0, remote_traceback: str = ""):
+        super().__init__(message)
+        self.group = group
+        self.rank = rank
+        self.node = node
+        self.pid = pid
+        self.remote_traceback = remote_traceback
+
+
+class WorkerDied(WorkerError):
+    """The process of a worker is gone."""
+
+
+class WorkerTimeout(WorkerError, TimeoutError):
+    """A worker did not answer before its deadline."""
+
+
+class FingerprintMismatch(PluginError):
+    """A worker has other plugins than the driver."""
+
+
+class WeightSyncError(PlugRLError):
+    """Weights did not arrive whole; the receiver must not generate with them."""

@@ -1,0 +1,1 @@
+"""PlugRL training engines on torch's FSDP2 and DDP."""

@@ -1,0 +1,1 @@
+"""PlugRL policies and value models from Hugging Face transformers."""

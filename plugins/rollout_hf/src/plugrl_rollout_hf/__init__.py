@@ -1,0 +1,1 @@
+"""PlugRL rollout backend that generates in process with a Hugging Face model."""
