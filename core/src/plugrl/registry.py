@@ -1,0 +1,458 @@
+"""The one generic registry: every named, replaceable part of PlugRL is stored in one of these.
+
+A registry maps a key to an object or to a *target*, a ``"module:attribute"`` string that is imported on first use.
+Plugins write through their manifest, scripts and extension modules through the decorators of each kind: two doors, one
+store. One duplicate rule holds everywhere: the same object again is nothing; a different one is an error that names both
+origins; ``force=True`` overrides, is kept in the entry's history and logged.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from plugrl.errors import DuplicateRegistration, MissingDependency, NotRegistered, PluginError, nearest, one_of
+from plugrl.provenance import Origin, calling_origin, registering
+
+__all__ = ["Origin", "Registration", "Registry", "RegistryEntry", "import_target", "registering", "registries"]
+
+T = TypeVar("T")
+Key = Hashable
+
+logger = logging.getLogger(__name__)
+
+REGISTRY_MODULES: Mapping[str, str] = {
+    "platform": "plugrl.platforms.registry",
+    "engine": "plugrl.engines.registry",
+    "model": "plugrl.models.registry",
+    "env": "plugrl.envs.registry",
+    "rollout": "plugrl.rollouts.registry",
+    "reward": "plugrl.rewards.registry",
+    "advantage": "plugrl.algorithms.registry",
+    "loss": "plugrl.algorithms.registry",
+    "logger": "plugrl.tracking.registry",
+    "dataset": "plugrl.data.registry",
+}
+"""The light module that holds the registry of each kind, at its top level. Platforms come first: see the loader."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """One claim on a key: an object (``value``) or where to import it from (``target``), never both.
+
+    ``needs`` are names of modules that must be importable before the target is tried; ``aliases`` are further keys that
+    lead to the same entry; ``meta`` holds what the kind needs besides (a probe, a category, a schema).
+    """
+
+    key: Key
+    value: Any = None
+    target: str | None = None
+    origin: Origin = Origin()
+    aliases: tuple[Key, ...] = ()
+    summary: str = ""
+    needs: tuple[str, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    force: bool = False
+
+    @property
+    def location(self) -> str:
+        """The ``module:attribute`` this registration stands for, as far as the object tells."""
+        return self.target or _location_of(self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryEntry(Registration):
+    """What a registry holds under a key: the winning registration and those it overrode, oldest first."""
+
+    history: tuple[Registration, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a target could not be loaded; kept so that every later look-up says the same."""
+
+    error: PluginError | MissingDependency
+    traceback: str
+
+
+def normalize_name(key: Any) -> Any:
+    """Compare names without case and surrounding space; tuples element by element; anything else is left alone."""
+    if isinstance(key, str):
+        return key.strip().lower()
+    if isinstance(key, tuple):
+        return tuple(normalize_name(part) for part in key)
+    return key
+
+
+def format_key(key: Any) -> str:
+    """Write a key the way messages show it: a tuple is joined by ``/``, without its None parts."""
+    if isinstance(key, tuple):
+        return "/".join(str(part) for part in key if part is not None)
+    return str(key)
+
+
+def import_target(target: str) -> Any:
+    """Import ``"module:attribute"`` (the attribute may be dotted) and return the object.
+
+    Raises:
+        PluginError: the string is no target, or the module has no such attribute (the nearest one is named).
+        Exception: whatever the import of the module raises.
+    """
+    module_name, _, path = target.partition(":")
+    if not module_name or not path:
+        raise PluginError(f'"{target}" is no target: write "package.module:attribute".')
+    found: Any = importlib.import_module(module_name)
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            like = nearest(name, dir(found))
+            hint = f" Did you mean {like}?" if like else ""
+            raise PluginError(f'Module {module_name} has no attribute "{path}".{hint}') from error
+    return found
+
+
+class Registry(Generic[T]):
+    """Objects of one kind by key.
+
+    Args:
+        kind: what it holds, in the singular and for messages: ``engine``.
+        normalize: maps a given key to the stored one; by default names ignore case and surrounding space.
+        check: ``check(key, value)`` raises when the object does not fit the kind; called on registration, for a target
+            when it is first loaded.
+        not_found: the error class that :meth:`get` raises for an unknown key.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        normalize: Callable[[Any], Any] = normalize_name,
+        check: Callable[[Any, Any], None] | None = None,
+        not_found: type[NotRegistered] = NotRegistered,
+    ) -> None:
+        self.kind = kind
+        self._normalize = normalize
+        self._check = check
+        self._not_found = not_found
+        self._lock = threading.RLock()
+        self._entries: dict[Key, RegistryEntry] = {}
+        self._aliases: dict[Key, Key] = {}
+        self._loaded: dict[Key, Any] = {}
+        self._failures: dict[Key, _Failure] = {}
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        key: Key,
+        value: T,
+        *,
+        force: bool = False,
+        origin: Origin | None = None,
+        aliases: Sequence[Key] = (),
+        summary: str = "",
+        needs: Sequence[str] = (),
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Register an object under ``key``.
+
+        Raises:
+            DuplicateRegistration: another object has the key (or an alias) and ``force`` is not set.
+            PluginError: whatever ``check`` refuses.
+        """
+        self.register_many(
+            [
+                Registration(
+                    key=key,
+                    value=value,
+                    origin=origin or calling_origin(),
+                    aliases=tuple(aliases),
+                    summary=summary,
+                    needs=tuple(needs),
+                    meta=dict(meta or {}),
+                    force=force,
+                )
+            ]
+        )
+
+    def register_target(
+        self,
+        key: Key,
+        target: str,
+        *,
+        force: bool = False,
+        origin: Origin | None = None,
+        aliases: Sequence[Key] = (),
+        summary: str = "",
+        needs: Sequence[str] = (),
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Register a ``"module:attribute"`` that is imported on the first :meth:`get`. Raises as :meth:`register`."""
+        self.register_many(
+            [
+                Registration(
+                    key=key,
+                    target=target,
+                    origin=origin or calling_origin(),
+                    aliases=tuple(aliases),
+                    summary=summary,
+                    needs=tuple(needs),
+                    meta=dict(meta or {}),
+                    force=force,
+                )
+            ]
+        )
+
+    def register_many(self, registrations: Iterable[Registration]) -> None:
+        """Register all of them or, if one is refused, none. Raises as :meth:`register`."""
+        with self._lock:
+            before = self._state()
+            try:
+                for registration in registrations:
+                    self._add(registration)
+            except BaseException:
+                self._restore(before)
+                raise
+
+    def _add(self, new: Registration) -> None:
+        key = self._normalize(new.key)
+        if key in (None, "", ()):
+            raise PluginError(f"{new.origin} registers a {self.kind} under an empty key.")
+        aliases = tuple(alias for alias in map(self._normalize, new.aliases) if alias != key)
+        new = replace(new, key=key, aliases=aliases)
+        if new.target is None and self._check is not None:
+            self._check(key, new.value)
+        old = self._entries.get(key)
+        if old is not None and _same(old, new):
+            self._renew(old, new)
+            return
+        self._refuse_conflicts(new, old)
+        history = (*old.history, _without_history(old)) if old is not None else ()
+        self._forget(key)
+        self._entries[key] = RegistryEntry(**_fields(new), history=history)
+        self._aliases.update(dict.fromkeys(aliases, key))
+
+    def _refuse_conflicts(self, new: Registration, old: RegistryEntry | None) -> None:
+        """Raise unless ``new`` is free to take its key and aliases; log an override that ``force`` allows."""
+        rivals = {} if old is None else {new.key: old}
+        if new.key in self._aliases:
+            rivals[new.key] = self._entries[self._aliases[new.key]]
+        for alias in new.aliases:
+            holder = self._entries.get(self._aliases.get(alias, alias))
+            if holder is not None and holder.key != new.key:
+                rivals[alias] = holder
+        for claimed, rival in rivals.items():
+            name = f"{self.kind} {format_key(claimed)}"
+            # An alias cannot be forced away from its owner: that would leave the owner half reachable.
+            if not new.force or rival.key != new.key:
+                raise DuplicateRegistration(
+                    f"{name} is claimed by {rival.origin} and {new.origin}. Disable one, or register with force=True."
+                )
+            logger.warning("%s: %s, overridden by %s with force.", name, rival.origin, new.origin)
+        if new.force and not rivals:
+            logger.warning("%s %s: force by %s overrode nothing.", self.kind, format_key(new.key), new.origin)
+
+    def _renew(self, old: RegistryEntry, new: Registration) -> None:
+        """Take the newer object of a reloaded module; a target that is now registered by its own class stays."""
+        if old.target is None and new.target is None and old.value is not new.value:
+            self._entries[old.key] = replace(old, value=new.value)
+
+    def _forget(self, key: Key) -> None:
+        self._entries.pop(key, None)
+        self._loaded.pop(key, None)
+        self._failures.pop(key, None)
+        self._aliases = {alias: name for alias, name in self._aliases.items() if name != key}
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def get(self, key: Key) -> T:
+        """Return the object of ``key``, importing its target on first use.
+
+        Raises:
+            NotRegistered: (the class given as ``not_found``) with candidates, the nearest name and failed plugins.
+            MissingDependency: a module the entry needs is not importable.
+            PluginError: the target cannot be loaded or does not fit; the same error again on every call.
+        """
+        found = self.find(key)
+        if found is None:
+            raise self._not_found(self.explain_missing(key))
+        return found
+
+    def find(self, key: Key) -> T | None:
+        """Return the object of ``key``, or None if nothing has that key. Raises as :meth:`get` if it is broken."""
+        name = self.canonical(key)
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is None:
+                return None
+            if entry.target is None:
+                return entry.value
+            if name in self._loaded:
+                return self._loaded[name]
+            failure = self._failures.get(name)
+        if failure is not None:
+            raise failure.error
+        # Without the lock: an import may register, and may wait for another thread's import of the same module.
+        return self._load(entry)
+
+    def _load(self, entry: RegistryEntry) -> T:
+        try:
+            value = self._import(entry)
+        except (PluginError, MissingDependency) as error:
+            failure = _Failure(error, "".join(traceback.format_exception(error)))
+            with self._lock:
+                self._failures[entry.key] = failure
+            raise
+        with self._lock:
+            return self._loaded.setdefault(entry.key, value)
+
+    def _import(self, entry: RegistryEntry) -> Any:
+        title = f'{self.kind.capitalize()} "{format_key(entry.key)}"'
+        missing = [name for name in entry.needs if not _importable(name)]
+        if missing:
+            raise MissingDependency(
+                f"{title} needs {', '.join(entry.needs)}; not importable: {', '.join(missing)}. "
+                f"Install it with: pip install {entry.origin.distribution or ' '.join(missing)}"
+            )
+        assert entry.target is not None
+        try:
+            with registering(entry.origin):
+                value = import_target(entry.target)
+                if self._check is not None:
+                    self._check(entry.key, value)
+        except Exception as error:  # Third-party code at import: any error of it is a failure of this entry alone.
+            raise PluginError(
+                f"{title} of {entry.origin} failed to load from {entry.target}: {type(error).__name__}: {error}"
+            ) from error
+        return value
+
+    def canonical(self, key: Key) -> Key:
+        """Return the stored form of a key: normalised, an alias replaced by the name it stands for."""
+        name = self._normalize(key)
+        return self._aliases.get(name, name)
+
+    def entry(self, key: Key) -> RegistryEntry:
+        """Return the entry of ``key`` without importing its target. Raises as :meth:`get` for an unknown key."""
+        entry = self._entries.get(self.canonical(key))
+        if entry is None:
+            raise self._not_found(self.explain_missing(key))
+        return entry
+
+    def keys(self) -> tuple[Any, ...]:
+        """Return the keys, sorted; aliases are not among them."""
+        return tuple(sorted(self._entries, key=format_key))
+
+    def __contains__(self, key: Key) -> bool:
+        return self.canonical(key) in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def explain_missing(self, key: Key) -> str:
+        """Return the text for an unknown key: what is known, what is near, what failed, and the next step."""
+        shown = format_key(key)
+        names = [format_key(known) for known in (*self.keys(), *self._aliases)]
+        like = nearest(format_key(self._normalize(key)), names)
+        text = f'No {self.kind} "{shown}".' + (f' Did you mean "{like}"?' if like else "")
+        text += f" Known: {one_of(format_key(known) for known in self.keys())}."
+        reasons = _explain_failures(self.kind, self._normalize(key))
+        return " ".join([text, *(reasons or ["Install a plugin that provides it, or run `plugrl plugins list --all`."])])
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return every entry as plain values, sorted by key: for ``doctor``, ``--json`` and run records."""
+        return [self._describe(self._entries[key]) for key in self.keys()]
+
+    def _describe(self, entry: RegistryEntry) -> dict[str, Any]:
+        failure = self._failures.get(entry.key)
+        return {
+            "kind": self.kind,
+            "key": format_key(entry.key),
+            "aliases": [format_key(alias) for alias in entry.aliases],
+            "target": entry.location,
+            "summary": entry.summary,
+            "needs": list(entry.needs),
+            "origin": entry.origin.to_dict(),
+            "overrides": [str(past.origin) for past in entry.history],
+            "loaded": entry.target is None or entry.key in self._loaded,
+            "error": str(failure.error) if failure else None,
+            "traceback": failure.traceback if failure else None,
+        }
+
+    # -- scopes ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def temporary(self) -> Iterator[Registry[T]]:
+        """Restore the present content when the block ends, however it ends: for tests and for trial loading."""
+        before = self._state()
+        try:
+            yield self
+        finally:
+            self._restore(before)
+
+    def _state(self) -> tuple[dict[Any, Any], ...]:
+        with self._lock:
+            return dict(self._entries), dict(self._aliases), dict(self._loaded), dict(self._failures)
+
+    def _restore(self, state: tuple[dict[Any, Any], ...]) -> None:
+        with self._lock:
+            self._entries, self._aliases, self._loaded, self._failures = map(dict, state)
+
+
+def registries() -> dict[str, Registry[Any]]:
+    """Return the registry of every kind, importing their light modules; platforms first."""
+    return {kind: registry_of(kind) for kind in REGISTRY_MODULES}
+
+
+def registry_of(kind: str) -> Registry[Any]:
+    """Return the registry of one kind: the :class:`Registry` with that kind at the top level of its module."""
+    module = importlib.import_module(REGISTRY_MODULES[kind])
+    for value in vars(module).values():
+        if isinstance(value, Registry) and value.kind == kind:
+            return value
+    raise PluginError(f"{module.__name__} holds no registry of kind {kind}.")
+
+
+def _explain_failures(kind: str, key: Key) -> list[str]:
+    """Ask the plugin ledger why ``key`` may be missing; imported here because the ledger is above this module."""
+    from plugrl.plugins.ledger import failures_for
+
+    return failures_for(kind, key)
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _location_of(value: Any) -> str:
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    return f"{module}:{name}" if module and name else type(value).__name__
+
+
+def _same(old: Registration, new: Registration) -> bool:
+    """Tell whether both stand for one object: identical, a reload of its module, or a target and its own object."""
+    if old.target is not None or new.target is not None:
+        return old.location == new.location
+    if old.value is new.value:
+        return True
+    # A reloaded module makes a new object of the same name at the same place. Local functions share names: not the same.
+    same_name = old.location == new.location and "<" not in old.location and hasattr(new.value, "__qualname__")
+    return same_name and (old.origin.file, old.origin.line) == (new.origin.file, new.origin.line)
+
+
+def _fields(registration: Registration) -> dict[str, Any]:
+    return {name: getattr(registration, name) for name in Registration.__dataclass_fields__}
+
+
+def _without_history(entry: RegistryEntry) -> Registration:
+    return Registration(**_fields(entry))
