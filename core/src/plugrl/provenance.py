@@ -77,13 +77,13 @@ def calling_origin() -> Origin:
     """
     frame = _calling_frame()
     module = str(frame.f_globals.get("__name__", ""))
-    place = {"module": module, "file": frame.f_code.co_filename, "line": frame.f_lineno}
+    place = Origin(module=module, file=frame.f_code.co_filename, line=frame.f_lineno)
     context = _current.get()
     if context is not None:
-        return replace(context, **place)
+        return replace(context, module=place.module, file=place.file, line=place.line)
     if module == "plugrl" or module.startswith("plugrl."):
-        return Origin(source="built-in", distribution="plugrl", **place)
-    return Origin(source="decorator", **place)
+        return replace(place, source="built-in", distribution="plugrl")
+    return place
 
 
 def _calling_frame() -> FrameType:
