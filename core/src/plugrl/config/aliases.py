@@ -1,0 +1,58 @@
+"""Other names of keys: verl's, and the defaults that follow another key."""
+
+from __future__ import annotations
+
+from plugrl.config.yaml_source import KeyPath
+
+_PREFIX = "actor_rollout_ref"
+"""verl holds model, actor, rollout and ref under this key; here they stand at the top."""
+
+_ALIASES: dict[KeyPath, KeyPath] = {
+    ("actor", "model"): ("model",),
+    ("trainer", "resume_mode"): ("trainer", "resume"),
+}
+
+FOLLOWS: dict[KeyPath, KeyPath] = {
+    ("ref", "strategy"): ("actor", "strategy"),
+    ("ref", "log_prob_micro_batch_size_per_gpu"): ("actor", "ppo_micro_batch_size_per_gpu"),
+    ("ref", "log_prob_use_dynamic_bsz"): ("actor", "use_dynamic_bsz"),
+    ("ref", "log_prob_max_token_len_per_gpu"): ("actor", "ppo_max_token_len_per_gpu"),
+    ("rollout", "log_prob_micro_batch_size_per_gpu"): ("actor", "ppo_micro_batch_size_per_gpu"),
+    ("rollout", "log_prob_use_dynamic_bsz"): ("actor", "use_dynamic_bsz"),
+    ("rollout", "log_prob_max_token_len_per_gpu"): ("actor", "ppo_max_token_len_per_gpu"),
+    ("critic", "strategy"): ("actor", "strategy"),
+    ("critic", "ppo_mini_batch_size"): ("actor", "ppo_mini_batch_size"),
+    ("critic", "ppo_micro_batch_size_per_gpu"): ("actor", "ppo_micro_batch_size_per_gpu"),
+    ("critic", "use_dynamic_bsz"): ("actor", "use_dynamic_bsz"),
+    ("critic", "ppo_max_token_len_per_gpu"): ("actor", "ppo_max_token_len_per_gpu"),
+    ("critic", "ppo_epochs"): ("actor", "ppo_epochs"),
+    ("critic", "loss_agg_mode"): ("actor", "loss_agg_mode"),
+}
+"""Keys that take the value of another key unless they are given."""
+
+HINTS: dict[KeyPath, str] = {
+    ("actor", "grad_clip"): "the norm is clipped by actor.optim.clip_grad",
+    ("critic", "grad_clip"): "the norm is clipped by critic.optim.clip_grad",
+    ("actor", "ppo_micro_batch_size"): "use actor.ppo_micro_batch_size_per_gpu",
+    ("model", "use_remove_padding"): "padding is always left out where the model can",
+    ("trainer", "balance_batch"): "batches are always balanced",
+    ("trainer", "device"): "use platform",
+    ("trainer", "resume_from_path"): "give the path itself to trainer.resume",
+    ("reward_model",): "use reward",
+    ("custom_reward_function",): "use reward.function, as module:function, and reward.reward_kwargs",
+    ("reward", "custom_reward_function"): "use reward.function, as module:function, and reward.reward_kwargs",
+    ("rollout", "mode"): "rollout.name alone chooses the backend",
+    ("rollout", "tensor_model_parallel_size"): "give the backend's own options under rollout.options",
+    ("rollout", "gpu_memory_utilization"): "give the backend's own options under rollout.options",
+}
+"""What to use instead of keys known from elsewhere."""
+
+
+def canonical(path: KeyPath) -> KeyPath:
+    """Return the path under which a key is stored; empty for the bare prefix."""
+    if path[:1] == (_PREFIX,):
+        path = path[1:]
+    for alias, target in _ALIASES.items():
+        if path[: len(alias)] == alias:
+            return (*target, *path[len(alias) :])
+    return path

@@ -1,0 +1,36 @@
+"""The schema of the configuration: one frozen pydantic model for each section."""
+
+from __future__ import annotations
+
+from plugrl.config.schema.actor import ActorConfig, CriticConfig, PolicyLossConfig, RefConfig
+from plugrl.config.schema.algorithm import AlgorithmConfig, KlControlConfig
+from plugrl.config.schema.base import Section
+from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
+from plugrl.config.schema.data import DataConfig
+from plugrl.config.schema.model import ModelConfig
+from plugrl.config.schema.optim import CheckpointConfig, OptimConfig
+from plugrl.config.schema.rollout import RewardConfig, RolloutConfig, ValidationSampling
+from plugrl.config.schema.run import RunConfig
+from plugrl.config.schema.trainer import SftConfig, TrainerConfig
+
+__all__ = [
+    "ActorConfig",
+    "AlgorithmConfig",
+    "CheckpointConfig",
+    "ClusterConfig",
+    "CriticConfig",
+    "DataConfig",
+    "KlControlConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "PluginsConfig",
+    "PolicyLossConfig",
+    "RefConfig",
+    "RewardConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "Section",
+    "SftConfig",
+    "TrainerConfig",
+    "ValidationSampling",
+]

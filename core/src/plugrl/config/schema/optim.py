@@ -1,0 +1,56 @@
+"""`optim:` and `checkpoint:`, which actor, critic and the supervised phase share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plugrl.config.schema.base import Section
+
+CheckpointContent = Literal["model", "optimizer", "extra"]
+"""A part of a checkpoint: weights, optimizer state, or the rest (schedule, random states)."""
+
+
+class OptimConfig(Section):
+    """AdamW and its schedule."""
+
+    lr: float = Field(1e-6, ge=0)
+    """Peak learning rate."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of AdamW's two moments."""
+
+    eps: float = Field(1e-8, gt=0)
+    """Added to the root of the second moment."""
+
+    weight_decay: float = Field(0.01, ge=0)
+    """Decoupled weight decay."""
+
+    clip_grad: float = Field(1.0, gt=0)
+    """Largest norm of the whole gradient."""
+
+    lr_warmup_steps: int = -1
+    """Steps of linear warm-up from 0; -1 takes them from `lr_warmup_steps_ratio`."""
+
+    lr_warmup_steps_ratio: float = Field(0.0, ge=0, le=1)
+    """Warm-up as a share of all steps."""
+
+    lr_scheduler_type: Literal["constant", "cosine"] = "constant"
+    """Schedule after the warm-up."""
+
+    min_lr_ratio: float = Field(0.0, ge=0, le=1)
+    """Lowest learning rate of the cosine, as a share of the peak."""
+
+    num_cycles: float = Field(0.5, ge=0)
+    """Cosine periods between the warm-up and the last step."""
+
+
+class CheckpointConfig(Section):
+    """What a component saves and loads."""
+
+    save_contents: tuple[CheckpointContent, ...] = ("model", "optimizer", "extra")
+    """Parts that are written."""
+
+    load_contents: tuple[CheckpointContent, ...] = ("model", "optimizer", "extra")
+    """Parts that are read on resume; each must have been saved."""

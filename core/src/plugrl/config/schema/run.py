@@ -1,0 +1,70 @@
+"""The whole configuration of a run."""
+
+from __future__ import annotations
+
+from plugrl.config.schema.actor import ActorConfig, CriticConfig, RefConfig
+from plugrl.config.schema.algorithm import AlgorithmConfig
+from plugrl.config.schema.base import Section
+from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
+from plugrl.config.schema.data import DataConfig
+from plugrl.config.schema.model import ModelConfig
+from plugrl.config.schema.rollout import RewardConfig, RolloutConfig
+from plugrl.config.schema.trainer import SftConfig, TrainerConfig
+
+VALUE_ESTIMATORS = frozenset({"gae"})
+"""Advantage estimators that need a critic."""
+
+
+class RunConfig(Section):
+    """Everything that decides what a run does."""
+
+    platform: str | None = None
+    """Registered name of the accelerator; null chooses by VERL_PLATFORM and then by what is available."""
+
+    plugins: PluginsConfig = PluginsConfig()
+    """Which plugins are loaded."""
+
+    cluster: ClusterConfig = ClusterConfig()
+    """Where the components run."""
+
+    model: ModelConfig = ModelConfig()
+    """The policy."""
+
+    data: DataConfig = DataConfig()
+    """The prompts."""
+
+    actor: ActorConfig = ActorConfig()
+    """Training of the policy."""
+
+    critic: CriticConfig = CriticConfig()
+    """Training of the value model."""
+
+    ref: RefConfig = RefConfig()
+    """The frozen reference."""
+
+    rollout: RolloutConfig = RolloutConfig()
+    """Sampling of responses."""
+
+    reward: RewardConfig = RewardConfig()
+    """How a response is judged."""
+
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    """How rewards become advantages."""
+
+    sft: SftConfig = SftConfig()
+    """Supervised training."""
+
+    trainer: TrainerConfig = TrainerConfig()
+    """The run as a whole."""
+
+    @property
+    def uses_critic(self) -> bool:
+        """Whether a value model is trained: as `critic.enable` says, else as the estimator needs."""
+        if self.critic.enable is not None:
+            return self.critic.enable
+        return self.algorithm.adv_estimator in VALUE_ESTIMATORS
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether log-probabilities of the frozen reference are needed."""
+        return self.actor.use_kl_loss or self.algorithm.use_kl_in_reward

@@ -1,0 +1,86 @@
+"""`trainer:` and `sft:`: how long to train, what to log, when to save."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from plugrl.config.schema.base import Names, Section
+from plugrl.config.schema.optim import OptimConfig
+
+
+class TrainerConfig(Section):
+    """The run as a whole."""
+
+    total_epochs: int = Field(30, ge=1)
+    """Passes over the training prompts."""
+
+    total_training_steps: int | None = Field(None, ge=1)
+    """Steps in all; null follows from `total_epochs`."""
+
+    project_name: str = "plugrl"
+    """Name of the project, for loggers and the output folder."""
+
+    experiment_name: str = "run"
+    """Name of this experiment, for loggers and the output folder."""
+
+    default_local_dir: str = ""
+    """Folder of the run; empty is `outputs/{project_name}/{experiment_name}`. Made absolute when loaded."""
+
+    logger: Names = ("console", "jsonl")
+    """Loggers: console, jsonl, tensorboard, wandb, swanlab, trackio, or what a plugin registers."""
+
+    save_freq: int = Field(-1, ge=-1)
+    """Steps between checkpoints; -1 saves none, the last step included."""
+
+    test_freq: int = Field(-1, ge=-1)
+    """Steps between validations; -1 validates only at the end."""
+
+    val_before_train: bool = True
+    """Validate before the first step."""
+
+    resume: str = "auto"
+    """`auto` goes on from the last complete checkpoint of this run if there is one, `disable` starts anew, a path
+    resumes from that checkpoint."""
+
+    max_ckpt_to_keep: int | None = Field(None, ge=1)
+    """Checkpoints kept on disk; null keeps all."""
+
+    critic_warmup: int = Field(0, ge=0)
+    """First steps in which only the critic is trained."""
+
+    seed: int = 42
+    """Seed of sampling and data order."""
+
+    n_gpus_per_node: int | None = Field(None, ge=1)
+    """Devices to use on each node; null is all that the placement names."""
+
+    nnodes: int = Field(1, ge=1)
+    """Nodes."""
+
+    log_val_generations: int = Field(0, ge=0)
+    """Held-out generations to log at each validation."""
+
+
+class SftConfig(Section):
+    """Supervised training on the reference responses, alone or before reinforcement learning."""
+
+    before_rl: bool = False
+    """Run this phase before the reinforcement learning of `plugrl train`."""
+
+    total_steps: int = Field(100, ge=1)
+    """Steps at most."""
+
+    train_batch_size: int = Field(64, ge=1)
+    """Examples in one step."""
+
+    micro_batch_size_per_gpu: int | None = Field(None, ge=1)
+    """Examples in one forward pass of a rank; null takes the whole share of the rank."""
+
+    optim: OptimConfig = OptimConfig(lr=1e-5)
+    """Optimizer and schedule."""
+
+    eval_every: int = Field(-1, ge=-1)
+    """Steps between validations; -1 validates only at the end."""
+
+    stop_at_accuracy: float | None = Field(None, gt=0, le=1)
+    """Stop as soon as a validation reaches this accuracy."""
