@@ -78,6 +78,10 @@ class ModelNotFound(NotRegistered):
     """No model type has the given name."""
 
 
+class UnsupportedCapability(UserError):
+    """A policy was asked for something it does not offer; the message lists what it offers."""
+
+
 class WorkerError(PlugRLError):
     """A method of a worker raised; the text holds group, rank, node and the remote traceback."""
 

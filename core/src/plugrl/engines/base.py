@@ -1,0 +1,225 @@
+"""The contract of a training engine: what a worker may ask of FSDP, DDP, Megatron or a vendor's variant of them.
+
+Method names follow verl's ``BaseEngine`` so that vendor engines port with small edits. An engine is built with
+``(model_config, engine_config, optimizer_config, checkpoint_config)`` and found through
+:class:`plugrl.engines.registry.EngineRegistry`, which refuses classes that leave an abstract member open.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from plugrl.metric import Metric
+
+Batch: TypeAlias = Mapping[str, torch.Tensor]
+"""Row-aligned tensors, each ``[B, ...]``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """How an engine walks through a batch.
+
+    micro_batch_size: rows of a micro-batch, None for all rows at once.
+    max_tokens: token budget of a micro-batch (tokens under ``attention_mask``); overrides ``micro_batch_size``.
+    forward_type: which forward of the policy runs, see :meth:`plugrl.models.base.BasePolicy.forward`.
+    forward_kwargs: handed to that forward, for example ``temperature`` or ``compute_entropy``.
+    """
+
+    micro_batch_size: int | None = None
+    max_tokens: int | None = None
+    forward_type: str = "default"
+    forward_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batch_size", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is at least 1, got {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossContext:
+    """What a loss needs to know of the whole (mini-)batch, so that its gradient depends on no split.
+
+    dp_size: data-parallel ranks; losses multiply by it because engines average gradients over ranks.
+    batch_num_tokens: tokens under ``response_mask`` over all ranks and micro-batches.
+    global_batch_size: rows with at least one such token over all ranks and micro-batches.
+    """
+
+    dp_size: int = 1
+    batch_num_tokens: int
+    global_batch_size: int
+
+
+LossFunction: TypeAlias = Callable[
+    [Mapping[str, torch.Tensor], Batch, LossContext], tuple[torch.Tensor, dict[str, Metric]]
+]
+"""``(model_output, micro_batch, context) -> (scalar loss, metrics)``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchResult:
+    """What came of one batch on this rank.
+
+    outputs: the policy's outputs for all rows in their original order, on the CPU; filled when ``forward_only``.
+    loss: sum over the micro-batches, None without a loss function. metrics: merged over the micro-batches.
+    """
+
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    loss: float | None = None
+    metrics: dict[str, Metric] = field(default_factory=dict)
+
+
+class BaseEngine(ABC):
+    """A model with its optimizer under one way of spreading them over ranks.
+
+    ``engine_config`` is the section that the engine's plugin brings; ``optimizer_config`` None makes a forward-only
+    engine (a reference policy). Collective members (marked so) must be called by every rank of the group.
+    """
+
+    def __init__(self, model_config: Any, engine_config: Any, optimizer_config: Any, checkpoint_config: Any) -> None:
+        self.model_config = model_config
+        self.engine_config = engine_config
+        self.optimizer_config = optimizer_config
+        self.checkpoint_config = checkpoint_config
+
+    # ----------------------------------------------------------------- construction
+    @abstractmethod
+    def initialize(self) -> None:
+        """Build the policy, spread it, build optimizer and schedule. Collective; the vendor's extension point."""
+
+    @property
+    @abstractmethod
+    def module(self) -> torch.nn.Module:
+        """The policy (a :class:`plugrl.models.base.BasePolicy`), possibly sharded in place."""
+
+    # ----------------------------------------------------------------- modes and memory
+    @property
+    @abstractmethod
+    def is_param_offload_enabled(self) -> bool:
+        """Whether parameters rest on the CPU outside the mode contexts."""
+
+    @property
+    @abstractmethod
+    def is_optimizer_offload_enabled(self) -> bool:
+        """Whether optimizer state rests on the CPU outside the mode contexts."""
+
+    @abstractmethod
+    def train_mode(self, **kwargs: Any) -> AbstractContextManager[Any]:
+        """Return the context in which :meth:`train_batch` may be called; it loads what is off-loaded.
+
+        Options: ``disable_auto_offload=False``, ``zero_grad_on_exit=True``.
+        """
+
+    @abstractmethod
+    def eval_mode(self, **kwargs: Any) -> AbstractContextManager[Any]:
+        """Return the context in which :meth:`infer_batch` may be called; option ``disable_auto_offload=False``."""
+
+    @abstractmethod
+    def to(self, device: str, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
+        """Move the named parts to ``"cpu"`` or to the platform's device; ``grad`` needs ``model``."""
+
+    # ----------------------------------------------------------------- training
+    @abstractmethod
+    def optimizer_zero_grad(self) -> None:
+        """Drop all gradients."""
+
+    @abstractmethod
+    def optimizer_step(self) -> float:
+        """Clip over the whole mesh, step, and return the gradient norm before clipping. Collective.
+
+        A norm that is not finite skips the step and is returned as it is.
+        """
+
+    @abstractmethod
+    def lr_scheduler_step(self) -> float:
+        """Advance the schedule by one and return the learning rate now in force."""
+
+    @abstractmethod
+    def forward_backward_batch(
+        self,
+        data: Batch,
+        loss_function: LossFunction | None,
+        forward_only: bool = False,
+        options: BatchOptions | None = None,
+    ) -> BatchResult:
+        """Run the policy over ``data`` in micro-batches and accumulate gradients unless ``forward_only``. Collective.
+
+        Every rank runs the same number of micro-batches, see :func:`plugrl.engines.batching.split_micro_batches`.
+        """
+
+    def train_batch(
+        self,
+        data: Batch,
+        loss_function: LossFunction,
+        options: BatchOptions | None = None,
+        update_lr_scheduler: bool = True,
+    ) -> BatchResult:
+        """Do one optimizer step on ``data``; the metrics gain ``grad_norm`` and, when the schedule advances, ``lr``.
+
+        ``update_lr_scheduler=False`` leaves the schedule alone: it counts trainer steps, of which one may hold several
+        mini-batches; the caller advances it with the last one. Collective.
+        """
+        self.optimizer_zero_grad()
+        result = self.forward_backward_batch(data, loss_function, forward_only=False, options=options)
+        metrics = dict(result.metrics)
+        metrics["grad_norm"] = Metric(self.optimizer_step())
+        if update_lr_scheduler:
+            metrics["lr"] = Metric(self.lr_scheduler_step())
+        return BatchResult(outputs=result.outputs, loss=result.loss, metrics=metrics)
+
+    def infer_batch(
+        self, data: Batch, loss_function: LossFunction | None = None, options: BatchOptions | None = None
+    ) -> BatchResult:
+        """Run forward only, without gradients, and return the outputs of all rows. Collective."""
+        with torch.no_grad():
+            return self.forward_backward_batch(data, loss_function, forward_only=True, options=options)
+
+    # ----------------------------------------------------------------- weights
+    @abstractmethod
+    def get_per_tensor_param(self) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
+        """Return a stream of (published name, full tensor) and the adapter's configuration, None without one.
+
+        Collective: all ranks consume the stream to its end. Names are those of the policy's own checkpoints.
+        """
+
+    def disable_adapter(self) -> AbstractContextManager[Any]:
+        """Return the context in which adapters are off, which turns the policy into its own reference."""
+        return nullcontext()
+
+    @abstractmethod
+    def save_checkpoint(self, local_path: str, global_step: int = 0, **kwargs: Any) -> None:
+        """Write ``pretrained_model/`` and ``training_state/`` into the existing folder ``local_path``. Collective.
+
+        Whatever the layout of this engine, another one must be able to read it; see :mod:`plugrl.checkpoints`.
+        """
+
+    @abstractmethod
+    def load_checkpoint(self, local_path: str, **kwargs: Any) -> None:
+        """Restore what :meth:`save_checkpoint` wrote, also under another world size. Collective.
+
+        Raises CheckpointError naming the file or the tensor that does not fit.
+        """
+
+    # ----------------------------------------------------------------- data parallelism
+    @abstractmethod
+    def get_data_parallel_size(self) -> int:
+        """Number of ranks that see different data."""
+
+    @abstractmethod
+    def get_data_parallel_rank(self) -> int:
+        """Position of this rank among them."""
+
+    @abstractmethod
+    def get_data_parallel_group(self) -> Any:
+        """Their process group, or None for a single process."""
+
+    @abstractmethod
+    def is_mp_src_rank_with_outputs(self) -> bool:
+        """Whether this rank holds the outputs of its data-parallel slice (False on other model-parallel ranks)."""

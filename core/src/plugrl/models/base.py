@@ -1,0 +1,141 @@
+"""The contract of a policy: a model that acts, and recomputes what it did when it is trained.
+
+Text layout: ``input_ids`` [B, P+T] holds prompts left-padded to P and responses right-padded to T; ``attention_mask``
+[B, P+T]; ``response_mask`` [B, T]. Outputs per response token are [B, T] and zero where ``response_mask`` is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plugrl.errors import CheckpointError, UnsupportedCapability, one_of
+
+_SUFFIX = "_forward"
+
+
+class BasePolicy(torch.nn.Module, ABC):
+    """A model that gives actions or tokens with log-probabilities, and recomputes them for training.
+
+    A subclass implements :meth:`default_forward`, and :meth:`predict_action_batch` where it acts in an environment;
+    further forwards are methods named ``{forward_type}_forward``. Everything else has a default.
+    """
+
+    # ----------------------------------------------------------------- forward
+    def forward(self, forward_type: str = "default", **kwargs: Any) -> dict[str, Any]:
+        """Run ``{forward_type}_forward(**kwargs)``. Raises UnsupportedCapability listing the forwards there are."""
+        method = getattr(self, f"{forward_type}{_SUFFIX}", None)
+        if method is None:
+            raise UnsupportedCapability(
+                f"{type(self).__name__} has no forward type {forward_type!r}. It has: {one_of(self.forward_types())}."
+            )
+        return method(**kwargs)
+
+    @classmethod
+    def forward_types(cls) -> tuple[str, ...]:
+        """Return the values of ``forward_type`` this policy answers to, sorted."""
+        names = (name for name in dir(cls) if name.endswith(_SUFFIX) and not name.startswith("_"))
+        return tuple(sorted(name.removesuffix(_SUFFIX) for name in names if callable(getattr(cls, name))))
+
+    @abstractmethod
+    def default_forward(self, forward_inputs: Mapping[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Recompute what a loss needs from the inputs cached when acting.
+
+        Text policies take ``temperature=1.0``, ``compute_entropy=False``, ``compute_values=False`` and return
+        ``logprobs`` and, when asked, ``entropy`` and ``values``, each [B, T]: position t belongs to the prediction of
+        response token t. Embodied policies return [B, ...].
+        """
+
+    # ----------------------------------------------------------------- acting
+    def predict_action_batch(
+        self, env_obs: Mapping[str, Any], mode: str = "train", compute_values: bool = True, **kwargs: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return ``(actions, {"prev_logprobs", "prev_values", "forward_inputs"})`` for a batch of observations.
+
+        ``mode`` is ``"train"`` (sample) or ``"eval"``; ``forward_inputs`` is what :meth:`default_forward` needs later.
+        """
+        raise UnsupportedCapability(f"{type(self).__name__} predicts no actions; its category is another one.")
+
+    def predict_values(self, obs: Mapping[str, Any]) -> torch.Tensor:
+        """Return the values [B] or [B, 1] of a batch of observations."""
+        raise UnsupportedCapability(f"{type(self).__name__} predicts no values of observations.")
+
+    # ----------------------------------------------------------------- declarations
+    def capabilities(self) -> frozenset[str]:
+        """What algorithms may ask of this policy: ``logprobs``, ``entropy``, ``values``, ``actions``, ``sft``, ....
+
+        The default trusts that :meth:`default_forward` returns the three usual outputs and adds what is implemented.
+        """
+        found = {"logprobs", "entropy", "values"}
+        if type(self).predict_action_batch is not BasePolicy.predict_action_batch:
+            found.add("actions")
+        return frozenset(found | (set(self.forward_types()) - {"default"}))
+
+    def wrap_units(self) -> tuple[str, ...]:
+        """Class names of the repeated blocks that a sharding engine wraps one by one.
+
+        The default reads the declarations in use elsewhere, ``_fsdp_wrap_modules`` and ``_no_split_modules``.
+        """
+        for attribute in ("_fsdp_wrap_modules", "_no_split_modules"):
+            names = getattr(self, attribute, None)
+            if names:
+                return tuple(names)
+        return ()
+
+    def lora_targets(self) -> tuple[str, ...]:
+        """Names of the linear modules that adapters attach to; empty when the policy supports none."""
+        return ()
+
+    def critic_parameters(self) -> tuple[str, ...]:
+        """Names of the parameters that belong to a value head, so that they may be trained differently."""
+        return ()
+
+    # ----------------------------------------------------------------- weights under their published names
+    def published_name(self, name: str) -> str | None:
+        """Map the name of a parameter or buffer to its key in the model family's checkpoints.
+
+        None leaves it out: a tied duplicate or something that is rebuilt.
+        """
+        return name
+
+    def load_published(self, state: Iterable[tuple[str, torch.Tensor]], strict: bool = True) -> None:
+        """Copy full tensors, given under published names, into this (unsharded) policy.
+
+        ``state`` is consumed one tensor at a time. Raises CheckpointError for a name the policy lacks (strict), a
+        tensor that never came (strict), or another shape.
+        """
+        own = self.state_dict(keep_vars=True)
+        targets = {published: tensor for name, tensor in own.items() if (published := self.published_name(name))}
+        loaded: set[int] = set()
+        for name, tensor in state:
+            target = targets.get(name)
+            if target is None:
+                if strict:
+                    raise CheckpointError(f"{type(self).__name__} has no parameter {name!r}.")
+                continue
+            if target.shape != tensor.shape:
+                raise CheckpointError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(target.shape)}.")
+            with torch.no_grad():
+                target.copy_(tensor)
+            loaded.add(id(target))
+        missing = sorted(name for name, target in targets.items() if id(target) not in loaded)
+        if strict and missing:
+            raise CheckpointError(
+                f"{type(self).__name__} did not receive {', '.join(missing[:5])} ({len(missing)} in all)."
+            )
+
+    def save_pretrained(self, directory: str | Path, state: Mapping[str, torch.Tensor]) -> None:
+        """Write a folder that the model family's own loader reads; ``state`` maps published names to full tensors.
+
+        The default writes ``model.safetensors`` alone; a family with a configuration or tokenizer adds its files.
+        """
+        from safetensors.torch import save_file
+
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
