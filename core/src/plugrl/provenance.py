@@ -43,6 +43,10 @@ class Origin:
             return f"{name} {self.version}" if self.version else name
         return f"{self.source} {self.module}" if self.source == "extension module" else self.module or "?"
 
+    def at(self, file: str, line: int) -> Origin:
+        """Return this origin at another place in the code."""
+        return replace(self, file=file, line=line)
+
     def __str__(self) -> str:
         place = f"{os.path.basename(self.file)}:{self.line}" if self.file else ""
         return f"{self.owner} ({place})" if place else self.owner

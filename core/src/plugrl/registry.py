@@ -2,8 +2,8 @@
 
 A registry maps a key to an object or to a *target*, a ``"module:attribute"`` string that is imported on first use.
 Plugins write through their manifest, scripts and extension modules through the decorators of each kind: two doors, one
-store. One duplicate rule holds everywhere: the same object again is nothing; a different one is an error that names both
-origins; ``force=True`` overrides, is kept in the entry's history and logged.
+store. One duplicate rule holds everywhere: the same object again is nothing; a different one is an error that names
+both origins; ``force=True`` overrides, is kept in the entry's history and logged.
 """
 
 from __future__ import annotations

@@ -1,0 +1,271 @@
+"""The entries of a manifest: what a plugin can contribute, one type per kind.
+
+Each has a ``target``, a ``"module:attribute"`` string that is imported on first use, so that what a plugin offers is
+known even where its implementation cannot be imported.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from itertools import product
+from typing import Any, ClassVar, TypeAlias
+
+from plugrl.provenance import Origin
+from plugrl.registry import Registration
+
+Names: TypeAlias = str | tuple[str, ...]
+
+_TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_COMMON_FIELDS = {"target", "summary", "needs", "force", "aliases", "file", "line"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigSection:
+    """A section of the configuration that a plugin owns.
+
+    Args:
+        owners: the sections it may stand in: ``actor``, ``critic``, ``ref``.
+        key: its key there: ``fsdp_config``.
+        schema: ``"module:attribute"`` of the pydantic model that checks it.
+    """
+
+    owners: tuple[str, ...] = ("actor", "critic", "ref")
+    key: str
+    schema: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One contribution of a plugin.
+
+    Args:
+        target: ``"package.module:attribute"``, imported on first use.
+        summary: one line for ``plugrl plugins list``.
+        needs: modules that must be importable before the target is tried.
+        force: override what already has the key; shown by the doctor.
+    """
+
+    kind: ClassVar[str] = ""
+    key_fields: ClassVar[tuple[str, ...]] = ("name",)
+    target: str
+    summary: str = ""
+    needs: tuple[str, ...] = ()
+    force: bool = False
+    file: str = field(init=False, compare=False, repr=False, default="")
+    line: int = field(init=False, compare=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        # One frame up is the generated __init__, two up the manifest: what an error about this entry should point at.
+        frame = sys._getframe(2)
+        object.__setattr__(self, "file", frame.f_code.co_filename)
+        object.__setattr__(self, "line", frame.f_lineno)
+
+    def keys(self) -> tuple[Any, ...]:
+        """Return the registry keys this entry claims."""
+        return tuple(getattr(self, name) for name in self.key_fields)
+
+    def meta(self) -> dict[str, Any]:
+        """Return what the kind declares besides: every field that is neither common to all entries nor in the key."""
+        left_out = _COMMON_FIELDS.union(self.key_fields)
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in left_out}
+
+    def registrations(self, origin: Origin) -> list[Registration]:
+        """Return one claim per key, with this entry's own file and line in the origin."""
+        return [
+            Registration(
+                key=key,
+                target=self.target,
+                origin=origin.at(self.file, self.line),
+                aliases=tuple(getattr(self, "aliases", ())),
+                summary=self.summary,
+                needs=self.needs,
+                meta=self.meta(),
+                force=self.force,
+            )
+            for key in self.keys()
+        ]
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the declaration, each as a phrase."""
+        yield from bad_target("target", self.target)
+        yield from bad_names("needs", self.needs)
+        keys = self.keys()
+        if not keys:
+            yield "it claims no key: an empty tuple registers nothing"
+        for part in (part for key in keys for part in (key if isinstance(key, tuple) else (key,))):
+            if part is not None and not (isinstance(part, str) and part.strip()):
+                yield f"{part!r} is no name"
+        for item in fields(self):
+            if item.name in {"probe", "schema", "processor"} and getattr(self, item.name) is not None:
+                yield from bad_target(item.name, getattr(self, item.name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlatformEntry(Entry):
+    """A platform. ``probe`` names a cheap function that returns ``Available`` or ``Unavailable`` and never initialises
+    the device; among available platforms the highest ``priority`` is chosen. ``device`` is torch's device type."""
+
+    kind: ClassVar[str] = "platform"
+    name: str
+    vendor: str
+    device: str
+    probe: str
+    aliases: tuple[str, ...] = ()
+    priority: int = 50
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the declaration, each as a phrase."""
+        yield from super().problems()
+        yield from bad_names("aliases", self.aliases)
+        if not isinstance(self.priority, int):
+            yield f"priority is {self.priority!r}, not a whole number"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineEntry(Entry):
+    """A training engine; it claims every combination of its model types, backends, devices and vendors.
+
+    ``device="*"`` stands for any device, ``vendor=None`` for any vendor. ``sections`` are the parts of the
+    configuration that the engine reads.
+    """
+
+    kind: ClassVar[str] = "engine"
+    key_fields: ClassVar[tuple[str, ...]] = ("model_type", "backend", "device", "vendor")
+    model_type: Names
+    backend: Names
+    device: Names = "*"
+    vendor: Names | None = None
+    capabilities: tuple[str, ...] = ()
+    sections: tuple[ConfigSection, ...] = ()
+
+    def keys(self) -> tuple[Any, ...]:
+        """Return ``(model_type, backend, device, vendor)`` of every combination; vendor is None for any."""
+        vendors: tuple[str | None, ...] = (None,) if self.vendor is None else _as_tuple(self.vendor)
+        return tuple(product(_as_tuple(self.model_type), _as_tuple(self.backend), _as_tuple(self.device), vendors))
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the declaration, each as a phrase."""
+        yield from super().problems()
+        yield from bad_names("capabilities", self.capabilities)
+        for section in self.sections:
+            if isinstance(section, ConfigSection):
+                yield from bad_target(f"schema of section {section.key}", section.schema)
+            else:
+                yield f"{section!r} in sections is no ConfigSection"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry(Entry):
+    """A model type. The target is a builder ``(cfg, torch_dtype)``; ``schema`` names the pydantic model of its
+    configuration, ``processor`` a callable ``(cfg)`` that returns its text processor."""
+
+    kind: ClassVar[str] = "model"
+    key_fields: ClassVar[tuple[str, ...]] = ("model_type",)
+    model_type: str
+    category: str = "language"
+    schema: str | None = None
+    processor: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvEntry(Entry):
+    """A vectorised environment."""
+
+    kind: ClassVar[str] = "env"
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutEntry(Entry):
+    """A rollout backend; ``schema`` names the pydantic model of ``rollout.options``."""
+
+    kind: ClassVar[str] = "rollout"
+    name: str
+    schema: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardEntry(Entry):
+    """A reward function."""
+
+    kind: ClassVar[str] = "reward"
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdvantageEntry(Entry):
+    """An advantage estimator."""
+
+    kind: ClassVar[str] = "advantage"
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossEntry(Entry):
+    """A policy loss."""
+
+    kind: ClassVar[str] = "loss"
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggerEntry(Entry):
+    """A tracking backend."""
+
+    kind: ClassVar[str] = "logger"
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetEntry(Entry):
+    """A source of prompts."""
+
+    kind: ClassVar[str] = "dataset"
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """A change to somebody else's code that no seam of PlugRL makes possible.
+
+    Args:
+        target: ``"module:attribute"`` that is replaced, in every worker before its first use.
+        replacement: ``"module:attribute"`` that takes its place.
+        reason: why there is no other way.
+        remove_in: the version of PlugRL in which it should be gone; from then on the doctor and strict mode object.
+        applies_to: the distribution whose code it changes, with a version range: ``torch>=2.6,<2.8``; outside the range
+            (or without the distribution) the patch is left out.
+    """
+
+    target: str
+    replacement: str
+    reason: str
+    remove_in: str
+    applies_to: str
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the declaration, each as a phrase."""
+        yield from bad_target("target", self.target)
+        yield from bad_target("replacement", self.replacement)
+        for name in ("reason", "remove_in", "applies_to"):
+            if not str(getattr(self, name)).strip():
+                yield f"{name} is empty"
+
+
+def bad_target(name: str, target: Any) -> Iterator[str]:
+    """Yield a phrase unless ``target`` has the form ``"package.module:attribute"``."""
+    if not isinstance(target, str) or not _TARGET.fullmatch(target):
+        yield f'{name} {target!r} must be "package.module:attribute"'
+
+
+def bad_names(name: str, names: Any) -> Iterator[str]:
+    """Yield a phrase unless ``names`` is a tuple of texts; a bare text is the usual slip."""
+    if not isinstance(names, tuple) or not all(isinstance(item, str) and item for item in names):
+        yield f"{name} must be a tuple of names, not {names!r}"
+
+
+def _as_tuple(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
