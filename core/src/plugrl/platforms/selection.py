@@ -1,0 +1,262 @@
+"""Which platform this process runs on, chosen once: an explicit name, then ``VERL_PLATFORM``, then probes, then cpu."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from plugrl.environment import read_environment
+from plugrl.errors import PlatformUnavailable, UserError
+from plugrl.platforms.base import PlatformBase
+from plugrl.platforms.probe import Available, ProbeRecord, Unavailable
+from plugrl.platforms.registry import DEFAULT_PRIORITY, PLATFORMS
+from plugrl.registry import import_target
+
+FALLBACK = "cpu"
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The platform that was chosen, and why.
+
+    source: what decided. probes: the answers known by then, sorted by platform. caller: ``file:line`` that first needed
+    the platform, because one that is chosen too early is hard to find otherwise.
+    """
+
+    platform_name: str
+    source: Literal["argument", "VERL_PLATFORM", "probe", "fallback", "set_platform"]
+    why: str
+    probes: tuple[ProbeRecord, ...] = ()
+    caller: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for ``--json`` and run records."""
+        names = ("platform", "priority", "available", "count", "reason", "traceback")
+        probes = [{name: getattr(record, name) for name in names} for record in self.probes]
+        return {**{k: getattr(self, k) for k in ("platform_name", "source", "why", "caller")}, "probes": probes}
+
+
+@dataclass
+class _State:
+    platform: PlatformBase | None = None
+    selection: Selection | None = None
+
+
+_lock = threading.RLock()
+_state = _State()
+_probes: dict[str, ProbeRecord] = {}
+
+
+# --------------------------------------------------------------------- probing
+def probe(name: str) -> ProbeRecord:
+    """Ask one registered platform, once per process. Raises PlatformNotFound for an unknown name."""
+    with _lock:
+        entry = PLATFORMS.entry(name)
+        if entry.key not in _probes:
+            _probes[str(entry.key)] = _ask(str(entry.key), entry.meta)
+        return _probes[str(entry.key)]
+
+
+def probe_all() -> tuple[ProbeRecord, ...]:
+    """Ask every registered platform, once per process; the doctor's table."""
+    return tuple(probe(name) for name in PLATFORMS.keys())
+
+
+def _ask(name: str, meta: Any) -> ProbeRecord:
+    priority = meta.get("priority", DEFAULT_PRIORITY)
+    try:
+        answer = _run_probe(name, meta.get("probe"))
+    except Exception as error:  # Third-party code: whatever a probe raises means that its platform is not usable here.
+        reason = f"its probe failed: {type(error).__name__}: {error}"
+        text = "".join(traceback.format_exception(error))
+        return ProbeRecord(platform=name, priority=priority, available=False, reason=reason, traceback=text)
+    if isinstance(answer, Available):
+        return ProbeRecord(platform=name, priority=priority, available=True, count=answer.count, reason=answer.detail)
+    return ProbeRecord(platform=name, priority=priority, available=False, reason=answer.reason)
+
+
+def _run_probe(name: str, ask: Any) -> Available | Unavailable:
+    if ask is None:
+        usable = PLATFORMS.get(name)().is_platform_available(use_smi_check=True)
+        return Available() if usable else Unavailable("it does not find its hardware")
+    answer = (import_target(ask) if isinstance(ask, str) else ask)()
+    if not isinstance(answer, Available | Unavailable):
+        raise TypeError(f"a probe returns Available or Unavailable, got {answer!r}")
+    return answer
+
+
+# --------------------------------------------------------------------- choosing
+def select(name: str | None = None) -> Selection:
+    """Choose a platform without constructing it or making it current.
+
+    Raises PlatformNotFound for a name nobody registered, UserError when two available platforms tie at the top.
+    """
+    _refuse_while_loading()
+    with _lock:
+        named = (name or "").strip()
+        if named:
+            return _selected(named, "argument", f'"{named}" was asked for')
+        variable = read_environment().platform
+        if variable:
+            return _selected(variable, "VERL_PLATFORM", f"VERL_PLATFORM is {variable!r}")
+        return _select_by_probes()
+
+
+def _selected(name: str, source: Literal["argument", "VERL_PLATFORM"], why: str) -> Selection:
+    key = str(PLATFORMS.entry(name).key)
+    return Selection(platform_name=key, source=source, why=why, probes=(probe(key),))
+
+
+def _select_by_probes() -> Selection:
+    records = probe_all()
+    usable = [record for record in records if record.available and record.platform != FALLBACK]
+    if not usable:
+        return Selection(platform_name=FALLBACK, source="fallback", why=_why_cpu(records), probes=records)
+    top = max(record.priority for record in usable)
+    best = [record.platform for record in usable if record.priority == top]
+    if len(best) > 1:
+        raise UserError(
+            f"Platforms {' and '.join(best)} are both available with priority {top}. "
+            "Set `platform:` in the configuration or VERL_PLATFORM."
+        )
+    why = f"it is available with the highest priority, {top}"
+    return Selection(platform_name=best[0], source="probe", why=why, probes=records)
+
+
+def _why_cpu(records: tuple[ProbeRecord, ...]) -> str:
+    unusable = [
+        f"{record.platform} is installed but unusable ({record.reason})"
+        for record in records
+        if record.platform != FALLBACK
+    ]
+    return ", ".join(unusable) or "no accelerator platform is installed"
+
+
+# --------------------------------------------------------------------- the platform of this process
+def get_platform(name: str | None = None, *, allow_unavailable: bool = False) -> PlatformBase:
+    """Return the platform of this process, chosen and constructed on first use and once under threads.
+
+    ``allow_unavailable`` lets a driver without devices hold a platform that the user named; it gives one warning.
+    Raises PlatformNotFound, PlatformUnavailable with the reason, or UserError for a tie and for a ``name`` other than
+    that of the platform already in use.
+    """
+    _refuse_while_loading()
+    with _lock:
+        if _state.platform is None:
+            selection = replace(select(name), caller=_caller())
+            _announce(selection, allow_unavailable)
+            _state.platform = PLATFORMS.get(selection.platform_name)()
+            _state.selection = selection
+        elif name and name.strip():
+            _check_same(name)
+        return _state.platform
+
+
+def current_selection() -> Selection | None:
+    """Return how the platform of this process was chosen, None before it was."""
+    return _state.selection
+
+
+def set_platform(platform: PlatformBase) -> None:
+    """Make ``platform`` that of this process. Raises TypeError when it is no platform."""
+    if not isinstance(platform, PlatformBase):
+        raise TypeError(f"set_platform takes an instance of a PlatformBase subclass, got {platform!r}.")
+    with _lock:
+        name = _name_of(platform)
+        _state.platform = platform
+        _state.selection = Selection(
+            platform_name=name, source="set_platform", why="it was set by code", caller=_caller()
+        )
+
+
+@contextmanager
+def use_platform(platform: PlatformBase | str) -> Iterator[PlatformBase]:
+    """Run a block on ``platform`` (an instance or a registered name); restores what was before, and may be nested."""
+    with _lock:
+        before = replace(_state)
+        try:
+            if isinstance(platform, str):
+                _state.platform = None
+                get_platform(platform)
+            else:
+                set_platform(platform)
+        except BaseException:
+            _restore(before)
+            raise
+    try:
+        yield _current()
+    finally:
+        with _lock:
+            _restore(before)
+
+
+def reset() -> None:
+    """Forget the platform of this process and all probe answers, so that the next use chooses again."""
+    with _lock:
+        _restore(_State())
+        _probes.clear()
+
+
+def _current() -> PlatformBase:
+    assert _state.platform is not None
+    return _state.platform
+
+
+def _restore(state: _State) -> None:
+    _state.platform = state.platform
+    _state.selection = state.selection
+
+
+def _check_same(name: str) -> None:
+    wanted = str(PLATFORMS.entry(name).key)
+    selection = _state.selection
+    if selection is not None and wanted != selection.platform_name:
+        raise UserError(
+            f'Platform "{wanted}" is asked for, but this process already runs on "{selection.platform_name}" '
+            f"(since {selection.caller}: {selection.why}). Name one of them, or use plugrl.platforms.use_platform."
+        )
+
+
+def _announce(selection: Selection, allow_unavailable: bool) -> None:
+    """Say why it is cpu, and refuse (or warn of) a platform that was named and is not usable here."""
+    if selection.source == "fallback":
+        logger.warning("Running on cpu: %s.", selection.why)
+        return
+    record = next(record for record in selection.probes if record.platform == selection.platform_name)
+    if record.available:
+        return
+    text = f'Platform "{record.platform}" is installed but not usable on this machine: {record.reason}.'
+    if not allow_unavailable:
+        raise PlatformUnavailable(f"{text} Run `plugrl plugins doctor` for the details.")
+    logger.warning("%s Going on, because %s.", text, selection.why)
+
+
+def _name_of(platform: PlatformBase) -> str:
+    for key in PLATFORMS.keys():
+        entry = PLATFORMS.entry(key)
+        cls = type(platform)
+        if entry.value is cls or entry.target == f"{cls.__module__}:{cls.__qualname__}":
+            return str(key)
+    return platform.vendor_name
+
+
+def _refuse_while_loading() -> None:
+    """Raise in the plugin that asks for the platform while not all plugins are known: the answer could be wrong."""
+    loader = sys.modules.get("plugrl.plugins.loader")  # not imported: nothing is being loaded
+    if loader is not None:
+        loader.refuse_while_loading("resolve the platform")
+
+
+def _caller() -> str:
+    """Return ``file:line`` of the nearest frame outside this module and the standard library's context managers."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (frame.f_globals.get("__name__") in (__name__, "contextlib")):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
