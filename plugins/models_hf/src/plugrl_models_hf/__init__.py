@@ -1,1 +1,3 @@
-"""PlugRL policies and value models from Hugging Face transformers."""
+"""Policies and value models from Hugging Face transformers. Importing this package is light; its modules are not."""
+
+from __future__ import annotations

@@ -1,0 +1,108 @@
+"""The policy ``causal_lm``: log-probabilities and entropies of responses under a Hugging Face causal language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from plugrl.errors import UnsupportedCapability
+from plugrl_models_hf.base import HFPolicy, prepare
+from plugrl_models_hf.config import resolve_config
+from plugrl_models_hf.layout import TextLayout
+from plugrl_models_hf.loading import load_model, random_model, resolve_dtype
+from plugrl_models_hf.statistics import logits_statistics, token_statistics
+from plugrl_models_hf.tokenizer import HFTextProcessor, build_processor
+
+
+class CausalLMPolicy(HFPolicy):
+    """A causal language model that scores its own responses.
+
+    Logits are computed for valid response tokens only, in chunks when there are many.
+    """
+
+    def __init__(self, model: PreTrainedModel, processor: HFTextProcessor | None = None) -> None:
+        super().__init__(model, processor)
+        self._plain_head = has_plain_head(model)
+
+    def capabilities(self) -> frozenset[str]:
+        """Log-probabilities, entropies, supervised loss; a rollout backend can generate with it."""
+        return frozenset({"logprobs", "entropy", "sft", "generate"})
+
+    def default_forward(
+        self,
+        forward_inputs: Mapping[str, Any],
+        *,
+        temperature: float = 1.0,
+        compute_entropy: bool = False,
+        compute_values: bool = False,
+    ) -> dict[str, torch.Tensor]:
+        """Return ``logprobs`` and, when asked, ``entropy``: fp32 [B, T], zero where ``response_mask`` is.
+
+        ``forward_inputs`` holds input_ids and attention_mask [B, P+T] and response_mask [B, T]. Log-probabilities
+        are those of the distribution at ``temperature`` (0 counts as 1). Raises UnsupportedCapability for values.
+        """
+        if compute_values:
+            raise UnsupportedCapability("causal_lm has no value head: use the model type causal_lm_value for a critic.")
+        layout = TextLayout.trim(forward_inputs)
+        statistics = self._statistics if self._plain_head else self._statistics_by_logits
+        log_probs, entropy = statistics(layout, temperature=temperature, compute_entropy=compute_entropy)
+        outputs = {"logprobs": layout.spread(log_probs)}
+        if entropy is not None:
+            outputs["entropy"] = layout.spread(entropy)
+        return outputs
+
+    def sft_forward(self, forward_inputs: Mapping[str, Any], **kwargs: Any) -> dict[str, torch.Tensor]:
+        """Return the same as :meth:`default_forward` at temperature 1, for supervised training."""
+        return self.default_forward(forward_inputs, **{**kwargs, "temperature": 1.0})
+
+    def _statistics(self, layout: TextLayout, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run the backbone, then the head on the hidden states that predict valid response tokens."""
+        states = self.model.base_model(**layout.model_inputs()).last_hidden_state
+        head = self.model.get_output_embeddings()
+        return token_statistics(
+            head, layout.predictors(states), layout.tokens(), vocab_size=head.weight.shape[0], **options
+        )
+
+    def _statistics_by_logits(self, layout: TextLayout, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Take the model's own logits of the response columns: for heads that do more than one matrix product."""
+        logits = self.model(**layout.model_inputs(), logits_to_keep=layout.num_response + 1).logits
+        return logits_statistics(layout.predictors(logits), layout.tokens(), **options)
+
+
+def has_plain_head(model: PreTrainedModel) -> bool:
+    """Whether the logits are exactly the output embedding applied to the backbone's last hidden state.
+
+    Some families scale or cap their logits; rather than know them by name, compare the two on one token.
+    """
+    head = model.get_output_embeddings()
+    if head is None or model.base_model is model:
+        return False
+    ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            own = model(input_ids=ids, use_cache=False).logits
+            direct = head(model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+    finally:
+        model.train(training)
+    return own.shape == direct.shape and bool(torch.equal(own, direct))
+
+
+def build_causal_lm(cfg: Any, torch_dtype: torch.dtype | None = None) -> CausalLMPolicy:
+    """Build the policy that ``model:`` describes, on the CPU; the engine moves it.
+
+    Raises ConfigError or another UserError naming the key that is wrong.
+    """
+    config = resolve_config(cfg)
+    dtype = resolve_dtype(config, torch_dtype)
+    processor = build_processor(config)
+    if config.path is None:
+        model = random_model(AutoModelForCausalLM, config, dtype, processor.tokenizer)
+    else:
+        model, _ = load_model(AutoModelForCausalLM, config, dtype)
+    prepare(model, gradient_checkpointing=config.enable_gradient_checkpointing)
+    return CausalLMPolicy(model, processor)
