@@ -9,22 +9,37 @@ both origins; ``force=True`` overrides, is kept in the entry's history and logge
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from plugrl.errors import DuplicateRegistration, MissingDependency, NotRegistered, PluginError, nearest, one_of
 from plugrl.provenance import Origin, calling_origin, registering
+from plugrl.registration import Key, Registration, RegistryEntry, format_key, normalize_name, same_object
+from plugrl.targets import import_target, is_importable
 
-__all__ = ["Origin", "Registration", "Registry", "RegistryEntry", "import_target", "registering", "registries"]
+__all__ = [
+    "REGISTRY_MODULES",
+    "Key",
+    "Origin",
+    "Registration",
+    "Registry",
+    "RegistryEntry",
+    "format_key",
+    "import_target",
+    "normalize_name",
+    "registering",
+    "registries",
+    "registry_of",
+    "staging",
+]
 
 T = TypeVar("T")
-Key = Hashable
 
 logger = logging.getLogger(__name__)
 
@@ -43,80 +58,12 @@ REGISTRY_MODULES: Mapping[str, str] = {
 """The light module that holds the registry of each kind, at its top level. Platforms come first: see the loader."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Registration:
-    """One claim on a key: an object (``value``) or where to import it from (``target``), never both.
-
-    ``needs`` are names of modules that must be importable before the target is tried; ``aliases`` are further keys that
-    lead to the same entry; ``meta`` holds what the kind needs besides (a probe, a category, a schema).
-    """
-
-    key: Key
-    value: Any = None
-    target: str | None = None
-    origin: Origin = Origin()
-    aliases: tuple[Key, ...] = ()
-    summary: str = ""
-    needs: tuple[str, ...] = ()
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    force: bool = False
-
-    @property
-    def location(self) -> str:
-        """The ``module:attribute`` this registration stands for, as far as the object tells."""
-        return self.target or _location_of(self.value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegistryEntry(Registration):
-    """What a registry holds under a key: the winning registration and those it overrode, oldest first."""
-
-    history: tuple[Registration, ...] = ()
-
-
 @dataclass(frozen=True)
 class _Failure:
     """Why a target could not be loaded; kept so that every later look-up says the same."""
 
     error: PluginError | MissingDependency
     traceback: str
-
-
-def normalize_name(key: Any) -> Any:
-    """Compare names without case and surrounding space; tuples element by element; anything else is left alone."""
-    if isinstance(key, str):
-        return key.strip().lower()
-    if isinstance(key, tuple):
-        return tuple(normalize_name(part) for part in key)
-    return key
-
-
-def format_key(key: Any) -> str:
-    """Write a key the way messages show it: a tuple is joined by ``/``, without its None parts."""
-    if isinstance(key, tuple):
-        return "/".join(str(part) for part in key if part is not None)
-    return str(key)
-
-
-def import_target(target: str) -> Any:
-    """Import ``"module:attribute"`` (the attribute may be dotted) and return the object.
-
-    Raises:
-        PluginError: the string is no target, or the module has no such attribute (the nearest one is named).
-        Exception: whatever the import of the module raises.
-    """
-    module_name, _, path = target.partition(":")
-    if not module_name or not path:
-        raise PluginError(f'"{target}" is no target: write "package.module:attribute".')
-    found: Any = importlib.import_module(module_name)
-    for name in path.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError as error:
-            like = nearest(name, dir(found))
-            hint = f" Did you mean {like}?" if like else ""
-            raise PluginError(f'Module {module_name} has no attribute "{path}".{hint}') from error
-    return found
 
 
 class Registry(Generic[T]):
@@ -213,35 +160,53 @@ class Registry(Generic[T]):
 
     def register_many(self, registrations: Iterable[Registration]) -> None:
         """Register all of them or, if one is refused, none. Raises as :meth:`register`."""
+        claims = [self._prepare(registration) for registration in registrations]
+        stage = _stage.get()
+        if stage is not None:
+            stage.extend((self, claim) for claim in claims)
+            return
+        for note in self.apply(claims):
+            logger.warning("%s", note)
+
+    def apply(self, registrations: Iterable[Registration]) -> list[str]:
+        """Register all or none as :meth:`register_many`, now even while staging; return what is worth a warning."""
+        notes: list[str] = []
         with self._lock:
-            before = self._state()
+            before = self.snapshot()
             try:
                 for registration in registrations:
-                    self._add(registration)
+                    notes += self._add(self._prepare(registration))
             except BaseException:
-                self._restore(before)
+                self.restore(before)
                 raise
+        return notes
 
-    def _add(self, new: Registration) -> None:
+    def _prepare(self, new: Registration) -> Registration:
+        """Return the claim with normalised keys, after the checks that need no other claim."""
         key = self._normalize(new.key)
         if key in (None, "", ()):
             raise PluginError(f"{new.origin} registers a {self.kind} under an empty key.")
-        aliases = tuple(alias for alias in map(self._normalize, new.aliases) if alias != key)
-        new = replace(new, key=key, aliases=aliases)
         if new.target is None and self._check is not None:
             self._check(key, new.value)
-        old = self._entries.get(key)
-        if old is not None and _same(old, new):
-            self._renew(old, new)
-            return
-        self._refuse_conflicts(new, old)
-        history = (*old.history, _without_history(old)) if old is not None else ()
-        self._forget(key)
-        self._entries[key] = RegistryEntry(**_fields(new), history=history)
-        self._aliases.update(dict.fromkeys(aliases, key))
+        aliases = tuple(alias for alias in map(self._normalize, new.aliases) if alias != key)
+        return replace(new, key=key, aliases=aliases)
 
-    def _refuse_conflicts(self, new: Registration, old: RegistryEntry | None) -> None:
-        """Raise unless ``new`` is free to take its key and aliases; log an override that ``force`` allows."""
+    def _add(self, new: Registration) -> list[str]:
+        key, aliases = new.key, new.aliases
+        old = self._entries.get(key)
+        if old is not None and same_object(old, new):
+            self._renew(old, new)
+            return []
+        notes = self._refuse_conflicts(new, old)
+        history = (*old.history, old.without_history()) if old is not None else ()
+        self._forget(key)
+        self._entries[key] = RegistryEntry.of(new, history)
+        self._aliases.update(dict.fromkeys(aliases, key))
+        return notes
+
+    def _refuse_conflicts(self, new: Registration, old: RegistryEntry | None) -> list[str]:
+        """Raise unless ``new`` may take its key and aliases; return a note per override that ``force`` allows."""
+        notes: list[str] = []
         rivals = {} if old is None else {new.key: old}
         if new.key in self._aliases:
             rivals[new.key] = self._entries[self._aliases[new.key]]
@@ -256,9 +221,10 @@ class Registry(Generic[T]):
                 raise DuplicateRegistration(
                     f"{name} is claimed by {rival.origin} and {new.origin}. Disable one, or register with force=True."
                 )
-            logger.warning("%s: %s, overridden by %s with force.", name, rival.origin, new.origin)
+            notes.append(f"{name}: {rival.origin}, overridden by {new.origin} with force.")
         if new.force and not rivals:
-            logger.warning("%s %s: force by %s overrode nothing.", self.kind, format_key(new.key), new.origin)
+            notes.append(f"{self.kind} {format_key(new.key)}: force by {new.origin} overrode nothing.")
+        return notes
 
     def _renew(self, old: RegistryEntry, new: Registration) -> None:
         """Take the newer object of a reloaded module; a target that is now registered by its own class stays."""
@@ -299,7 +265,7 @@ class Registry(Generic[T]):
                 return self._loaded[name]
             failure = self._failures.get(name)
         if failure is not None:
-            raise failure.error
+            raise failure.error.with_traceback(None)
         # Without the lock: an import may register, and may wait for another thread's import of the same module.
         return self._load(entry)
 
@@ -316,7 +282,7 @@ class Registry(Generic[T]):
 
     def _import(self, entry: RegistryEntry) -> Any:
         title = f'{self.kind.capitalize()} "{format_key(entry.key)}"'
-        missing = [name for name in entry.needs if not _importable(name)]
+        missing = [name for name in entry.needs if not is_importable(name)]
         if missing:
             raise MissingDependency(
                 f"{title} needs {', '.join(entry.needs)}; not importable: {', '.join(missing)}. "
@@ -328,7 +294,7 @@ class Registry(Generic[T]):
                 value = import_target(entry.target)
                 if self._check is not None:
                     self._check(entry.key, value)
-        except Exception as error:  # Third-party code at import: any error of it is a failure of this entry alone.
+        except (Exception, SystemExit) as error:  # Third-party code: any error of it is a failure of this entry alone.
             raise PluginError(
                 f"{title} of {entry.origin} failed to load from {entry.target}: {type(error).__name__}: {error}"
             ) from error
@@ -364,7 +330,8 @@ class Registry(Generic[T]):
         text = f'No {self.kind} "{shown}".' + (f' Did you mean "{like}"?' if like else "")
         text += f" Known: {one_of(format_key(known) for known in self.keys())}."
         reasons = _explain_failures(self.kind, self._normalize(key))
-        return " ".join([text, *(reasons or ["Install a plugin that provides it, or run `plugrl plugins list --all`."])])
+        next_step = ["Install a plugin that provides it, or run `plugrl plugins list --all`."]
+        return " ".join([text, *(reasons or next_step)])
 
     def describe(self) -> list[dict[str, Any]]:
         """Return every entry as plain values, sorted by key: for ``doctor``, ``--json`` and run records."""
@@ -391,19 +358,35 @@ class Registry(Generic[T]):
     @contextmanager
     def temporary(self) -> Iterator[Registry[T]]:
         """Restore the present content when the block ends, however it ends: for tests and for trial loading."""
-        before = self._state()
+        before = self.snapshot()
         try:
             yield self
         finally:
-            self._restore(before)
+            self.restore(before)
 
-    def _state(self) -> tuple[dict[Any, Any], ...]:
+    def snapshot(self) -> tuple[dict[Any, Any], ...]:
+        """Return the present content, for :meth:`restore`."""
         with self._lock:
             return dict(self._entries), dict(self._aliases), dict(self._loaded), dict(self._failures)
 
-    def _restore(self, state: tuple[dict[Any, Any], ...]) -> None:
+    def restore(self, state: tuple[dict[Any, Any], ...]) -> None:
+        """Put back the content that :meth:`snapshot` returned."""
         with self._lock:
             self._entries, self._aliases, self._loaded, self._failures = map(dict, state)
+
+
+_stage: ContextVar[list[tuple[Registry[Any], Registration]] | None] = ContextVar("plugrl_stage", default=None)
+
+
+@contextmanager
+def staging() -> Iterator[list[tuple[Registry[Any], Registration]]]:
+    """Collect what the block registers, in any registry, instead of storing it: the loader commits it or drops it."""
+    stage: list[tuple[Registry[Any], Registration]] = []
+    token = _stage.set(stage)
+    try:
+        yield stage
+    finally:
+        _stage.reset(token)
 
 
 def registries() -> dict[str, Registry[Any]]:
@@ -425,34 +408,3 @@ def _explain_failures(kind: str, key: Key) -> list[str]:
     from plugrl.plugins.ledger import failures_for
 
     return failures_for(kind, key)
-
-
-def _importable(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _location_of(value: Any) -> str:
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    return f"{module}:{name}" if module and name else type(value).__name__
-
-
-def _same(old: Registration, new: Registration) -> bool:
-    """Tell whether both stand for one object: identical, a reload of its module, or a target and its own object."""
-    if old.target is not None or new.target is not None:
-        return old.location == new.location
-    if old.value is new.value:
-        return True
-    # A reloaded module makes a new object of the same name at the same place. Local functions share names: not the same.
-    same_name = old.location == new.location and "<" not in old.location and hasattr(new.value, "__qualname__")
-    return same_name and (old.origin.file, old.origin.line) == (new.origin.file, new.origin.line)
-
-
-def _fields(registration: Registration) -> dict[str, Any]:
-    return {name: getattr(registration, name) for name in Registration.__dataclass_fields__}
-
-
-def _without_history(entry: RegistryEntry) -> Registration:
-    return Registration(**_fields(entry))

@@ -250,9 +250,9 @@ class Patch:
         """Yield what is wrong with the declaration, each as a phrase."""
         yield from bad_target("target", self.target)
         yield from bad_target("replacement", self.replacement)
-        for name in ("reason", "remove_in", "applies_to"):
-            if not str(getattr(self, name)).strip():
-                yield f"{name} is empty"
+        if not self.reason.strip():
+            yield "reason is empty"
+        yield from _bad_versions(self.remove_in, self.applies_to)
 
 
 def bad_target(name: str, target: Any) -> Iterator[str]:
@@ -269,3 +269,17 @@ def bad_names(name: str, names: Any) -> Iterator[str]:
 
 def _as_tuple(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _bad_versions(version: str, requirement: str) -> Iterator[str]:
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(version)
+    except InvalidVersion:
+        yield f"remove_in {version!r} is no version"
+    try:
+        Requirement(requirement)
+    except InvalidRequirement:
+        yield f"applies_to {requirement!r} is no requirement such as torch>=2.6,<2.8"

@@ -1,0 +1,162 @@
+"""One plugin from its entry point to a list of claims, touching no registry: import, validate, stage.
+
+This is a boundary to foreign code: whatever it raises ends as the state of that plugin, except Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import plugrl
+from plugrl.errors import IncompatiblePlugin, PluginError
+from plugrl.plugins import guard, manifest
+from plugrl.plugins.discovery import Discovered
+from plugrl.plugins.ledger import Phase, PluginRecord
+from plugrl.plugins.manifest import Plugin
+from plugrl.provenance import Origin, current_origin, registering
+from plugrl.registry import Registration, Registry, import_target, registry_of, staging
+
+Claim = tuple[Registry[Any], Registration]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """What became of one plugin so far. ``claims`` is empty and ``record.state`` not active when it failed."""
+
+    found: Discovered
+    record: PluginRecord
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def forces(self) -> bool:
+        """Tell whether it overrides anything; such plugins are committed after those that do not."""
+        return any(claim.force for _, claim in self.claims)
+
+    def failed(self, phase: Phase, error: BaseException) -> Staged:
+        """Return the same plugin in the state that ``error`` puts it in, without claims."""
+        return Staged(found=self.found, record=fail(self.record, phase, error))
+
+
+def new_record(found: Discovered, **changes: Any) -> PluginRecord:
+    """Return the record of a discovered plugin."""
+    return PluginRecord(
+        name=found.name,
+        value=found.value,
+        distribution=found.distribution,
+        version=found.version,
+        path=found.path,
+        **changes,
+    )
+
+
+def fail(record: PluginRecord, phase: Phase, error: BaseException) -> PluginRecord:
+    """Return the record with the state, reason and traceback of ``error``."""
+    incompatible = isinstance(error, IncompatiblePlugin)
+    reason = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    return replace(
+        record,
+        state="incompatible" if incompatible else "failed",
+        phase=phase,
+        reason=reason.rstrip("."),
+        error=error,
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def stage_plugin(found: Discovered) -> Staged:
+    """Take a plugin as far as it gets; never raises but KeyboardInterrupt."""
+    steps: tuple[tuple[Phase, Callable[[PluginRecord], PluginRecord]], ...] = (
+        ("import", _import),
+        ("validate", _validate),
+        ("stage", _stage),
+    )
+    record = new_record(found)
+    with guard.loading(found.name), registering(found.origin), staging() as claims:
+        for phase, step in steps:
+            started = time.perf_counter()
+            try:
+                with guard.watching_imports() as heavy:
+                    record = step(record)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                record = fail(record, phase, error)
+            spent = (time.perf_counter() - started) * 1000
+            record = replace(
+                record,
+                timings={**record.timings, phase: spent},
+                heavy_imports=(*record.heavy_imports, *heavy),
+            )
+            if record.state != "active":
+                return Staged(found=found, record=record)
+    return Staged(found=found, record=record, claims=tuple(claims))
+
+
+def _import(record: PluginRecord) -> PluginRecord:
+    loaded = import_target(record.value)
+    if not isinstance(loaded, Plugin):
+        raise PluginError(f"{record.value} is a {type(loaded).__name__}, not a plugrl.plugins.Plugin")
+    return replace(record, manifest=loaded)
+
+
+def _validate(record: PluginRecord) -> PluginRecord:
+    plugin = _manifest_of(record)
+    problems = plugin.problems()
+    if plugin.name != record.name:
+        problems.append(f'its name "{plugin.name}" differs from its entry point "{record.name}"')
+    if problems:
+        raise PluginError("its manifest is wrong: " + "; ".join(problems))
+    _check_api(record, plugin)
+    _check_core(plugin)
+    return record
+
+
+def _check_api(record: PluginRecord, plugin: Plugin) -> None:
+    current = manifest.PLUGIN_API
+    supported = [version for version in (current - 1, current) if version > 0]
+    if plugin.api not in supported:
+        shown = " and ".join(map(str, supported))
+        newer = plugin.api > current
+        fix = "Upgrade plugrl" if newer else "Upgrade the plugin"
+        raise IncompatiblePlugin(f"it was written for plugin API {plugin.api}; this plugrl supports {shown}. {fix}")
+    if plugin.api < current:
+        warnings.warn(
+            f"{record.title} was written for plugin API {plugin.api}, which is dropped with API {current + 1}.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+
+
+def _check_core(plugin: Plugin) -> None:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        wanted = SpecifierSet(plugin.requires_core)
+    except InvalidSpecifier as error:
+        raise PluginError(f'requires_core "{plugin.requires_core}" is no version range such as >=0.1,<0.2') from error
+    if not wanted.contains(plugrl.__version__, prereleases=True):
+        raise IncompatiblePlugin(f"it needs plugrl {plugin.requires_core}; this is {plugrl.__version__}")
+
+
+def _stage(record: PluginRecord) -> PluginRecord:
+    """Claim what the manifest declares, beside what decorators claimed at import, and check the hooks."""
+    plugin = _manifest_of(record)
+    origin = current_origin() or Origin()
+    for entry in plugin.entries():
+        registry_of(entry.kind).register_many(entry.registrations(origin))
+    if plugin.hooks is not None:
+        from plugrl.plugins import hooks
+
+        hooks.verify(importlib.import_module(plugin.hooks))
+    return record
+
+
+def _manifest_of(record: PluginRecord) -> Plugin:
+    assert record.manifest is not None
+    return record.manifest
