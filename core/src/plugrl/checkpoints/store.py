@@ -1,0 +1,207 @@
+"""The checkpoints of one run: written whole or not at all, found again, checked, and pruned.
+
+``root/000060/`` holds ``pretrained_model/``, ``training_state/`` and ``manifest.json``; ``root/last`` points to the
+newest. A step is written under a hidden name, listed in its manifest, synced and renamed: what has a step's name is
+complete. One process at a time writes into a root.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plugrl.checkpoints.manifest import MANIFEST_NAME, Manifest, sync
+from plugrl.errors import CheckpointError, one_of
+
+LAST = "last"
+RESUME_MODES = ("auto", "disable", LAST)
+_TEMPORARY = ".writing-"
+_REPLACED = ".replaced-"
+_DELETED = ".deleted-"
+logger = logging.getLogger(__name__)
+
+
+def step_name(step: int) -> str:
+    """Return the folder of a step: at least six digits."""
+    if step < 0:
+        raise ValueError(f"A step is at least 0, got {step}.")
+    return f"{step:06d}"
+
+
+def verify(directory: str | Path) -> Manifest:
+    """Check one checkpoint and return its manifest. Raises CheckpointError naming what is missing or altered."""
+    path = Path(directory)
+    if not path.is_dir():
+        raise CheckpointError(f"There is no checkpoint at {path}.")
+    manifest = Manifest.load(path)
+    manifest.verify(path)
+    return manifest
+
+
+class CheckpointStore:
+    """The folder with the checkpoints of a run. One process writes it; the others are given the path.
+
+    A relative ``root`` becomes absolute at once, so that every rank means the same place. ``max_to_keep`` counts what
+    lies on disk, also from before a restart; None keeps all.
+    """
+
+    def __init__(self, root: str | Path, max_to_keep: int | None = None) -> None:
+        if max_to_keep is not None and max_to_keep < 1:
+            raise CheckpointError(f"trainer.max_ckpt_to_keep: must be at least 1, not {max_to_keep}.")
+        self.root = Path(root).absolute()
+        self.max_to_keep = max_to_keep
+
+    # ----------------------------------------------------------------- writing
+    @contextmanager
+    def write(self, step: int) -> Iterator[Path]:
+        """Yield an empty folder for ``step``; when the block ends well it becomes the newest checkpoint.
+
+        A block that raises leaves nothing behind and ``last`` as it was.
+        """
+        name = step_name(step)
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._tidy()
+        folder = self.root / f"{_TEMPORARY}{name}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+        try:
+            yield folder
+            manifest = Manifest.of(folder, step=step, sequence=self._next_sequence())
+            manifest.save(folder)
+            sync(folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._publish(folder, name)
+        self._prune(keep=name)
+
+    def _publish(self, folder: Path, name: str) -> None:
+        target = self.root / name
+        replaced = self.root / f"{_REPLACED}{name}"
+        if target.exists():
+            os.rename(target, replaced)
+        os.rename(folder, target)
+        self._point_last_to(name)
+        sync_folder(self.root)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+    def _point_last_to(self, name: str) -> None:
+        """Replace the relative link in one step; a reader sees the old one or the new one."""
+        link = self.root / f".{LAST}-{uuid.uuid4().hex[:8]}"
+        os.symlink(name, link, target_is_directory=True)
+        os.replace(link, self.root / LAST)
+
+    def _next_sequence(self) -> int:
+        return max((manifest.sequence for manifest in self._manifests().values()), default=0) + 1
+
+    def _prune(self, keep: str) -> None:
+        if self.max_to_keep is None:
+            return
+        manifests = self._manifests()
+        newest_first = sorted(manifests, key=lambda path: -manifests[path].sequence)
+        for path in newest_first[self.max_to_keep :]:
+            if path.name != keep:
+                self._delete(path)
+
+    def _delete(self, path: Path) -> None:
+        """Take the name away before the content: an interrupted removal leaves no half checkpoint."""
+        doomed = self.root / f"{_DELETED}{path.name}-{uuid.uuid4().hex[:8]}"
+        os.rename(path, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def _tidy(self) -> None:
+        """Finish what an earlier process could not: put a replaced step back, remove unfinished and deleted ones."""
+        self._restore_replaced()
+        for path in sorted(self.root.iterdir()):
+            if path.name.startswith((_TEMPORARY, _DELETED, _REPLACED)):
+                logger.warning("Removing %s, which an interrupted save left behind.", path)
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name.startswith(f".{LAST}-"):
+                path.unlink()
+
+    def _restore_replaced(self) -> None:
+        """Put back a step that was moved aside for a new version of it that never took its place."""
+        for path in sorted(self.root.glob(f"{_REPLACED}*")):
+            target = self.root / path.name.removeprefix(_REPLACED)
+            if not target.exists():
+                os.rename(path, target)
+
+    # ----------------------------------------------------------------- reading
+    def steps(self) -> list[int]:
+        """Return the steps with a manifest on disk, in ascending order; their content is not checked."""
+        return sorted(manifest.step for manifest in self._manifests().values())
+
+    def path_of(self, step: int) -> Path:
+        """Return where the checkpoint of ``step`` lies or will lie."""
+        return self.root / step_name(step)
+
+    def resolve(self, what: str | Path) -> Path | None:
+        """Find a checkpoint and verify it.
+
+        ``"auto"``: the newest that is whole, None when there is none; others are reported and skipped.
+        ``"disable"``: None. ``"last"``: what ``last`` points to. Anything else: a step's number, or the path of a checkpoint or of a folder
+        with checkpoints. Raises CheckpointError when what was named is missing, incomplete or altered.
+        """
+        if what == "disable":
+            return None
+        if what == "auto":
+            self._restore_replaced()
+            return self._newest()
+        path = self.root / LAST if what == LAST else self._named(what)
+        if not path.exists():
+            modes = "auto, disable, last, a step or a path"
+            raise CheckpointError(
+                f"trainer.resume: there is no checkpoint at {path}. Steps in {self.root}: "
+                f"{one_of(map(str, self.steps()))}. Allowed: {modes}."
+            )
+        path = path.resolve()
+        if not (path / MANIFEST_NAME).exists() and _step_folders(path):
+            return CheckpointStore(path)._newest()
+        verify(path)
+        return path
+
+    def _named(self, what: str | Path) -> Path:
+        text = str(what)
+        return self.path_of(int(text)) if text.isdigit() and not Path(text).exists() else Path(text).absolute()
+
+    def _newest(self) -> Path | None:
+        manifests = self._manifests()
+        for path in _step_folders(self.root):
+            if path not in manifests:
+                logger.warning("Skipping %s: it has no readable %s.", path, MANIFEST_NAME)
+        for path in sorted(manifests, key=lambda path: -manifests[path].sequence):
+            try:
+                manifests[path].verify(path)
+            except CheckpointError as error:
+                logger.warning("Skipping an incomplete checkpoint: %s", error)
+                continue
+            return path
+        return None
+
+    def _manifests(self) -> dict[Path, Manifest]:
+        found = {}
+        for path in _step_folders(self.root):
+            try:
+                found[path] = Manifest.load(path)
+            except CheckpointError:
+                continue  # reported where it matters, see _newest
+        return found
+
+
+def sync_folder(path: Path) -> None:
+    """Force the entries of one folder to disk, so that a rename survives a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _step_folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return []
+    return sorted(path for path in root.iterdir() if path.name.isdigit() and path.is_dir())
