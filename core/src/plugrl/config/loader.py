@@ -3,36 +3,83 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from plugrl.config.aliases import FOLLOWS
+from plugrl.config.checks import Task, cross_problems
 from plugrl.config.messages import config_error
+from plugrl.config.names import check_names
 from plugrl.config.overrides import parse_override
-from plugrl.config.schema import RunConfig
+from plugrl.config.schema import PluginsConfig, RunConfig
+from plugrl.config.sections import plugin_schema
 from plugrl.config.tree import DEFAULT, Tree
 from plugrl.config.yaml_source import KeyPath, read_document
+from plugrl.errors import ConfigError
+
+_S = TypeVar("_S", bound=BaseModel)
 
 _OWN_PATHS: tuple[KeyPath, ...] = (("trainer", "default_local_dir"), ("data", "train_files"), ("data", "val_files"))
 _PERHAPS_PATHS: tuple[KeyPath, ...] = (("model", "path"), ("critic", "model", "path"), ("trainer", "resume"))
 """Keys that hold a path, or a published name or a word: those that exist as a path are one."""
 
 
-def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a YAML file, apply the overrides in order, and check everything.
+def load_config(
+    path: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    task: Task = "train",
+    plugin_options: Sequence[str] = (),
+) -> RunConfig:
+    """Read a YAML file, apply the overrides in order, load the plugins, and check everything.
 
-    Raises ConfigError, whose text has one line for each key that is wrong.
+    ``plugin_options`` are names that narrow the plugins for this run, ``name`` or ``no:name``. Relative paths become
+    absolute. Raises ConfigError, whose text has one line for each key that is wrong, or NotRegistered for the first
+    name that no plugin provides.
     """
     tree = read_tree(Path(path), overrides)
+    narrow_plugins(tree, plugin_options)
+    load_named_plugins(tree)
     fill_defaults(tree)
-    schema, owners = RunConfig, dict[KeyPath, str]()
+    composed = plugin_schema(tree)
+    config = validated(composed.schema, tree, composed.owners)
+    check_names(config, task)
+    problems = cross_problems(config, task)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def validated(schema: type[_S], tree: Tree, owners: Mapping[KeyPath, str], section: KeyPath = ()) -> _S:
+    """Return the values at ``section`` as an instance of ``schema``; raises ConfigError."""
     try:
-        return schema.model_validate(tree.values)
+        return schema.model_validate(tree.find(section) if section else tree.values)
     except ValidationError as error:
-        raise config_error(error, schema, tree, owners) from None
+        raise config_error(error, schema, tree, owners, section) from None
+
+
+def narrow_plugins(tree: Tree, options: Sequence[str]) -> None:
+    """Add the plugins named for one run to `plugins.allow` and `plugins.deny`; restrictions add up."""
+    wanted = [option for option in options if not option.startswith("no:")]
+    unwanted = [option[3:] for option in options if option.startswith("no:")]
+    if wanted:
+        known = tree.find(("plugins", "allow"))
+        allow = wanted if known is None else [name for name in wanted if name in known]
+        tree.replace(("plugins", "allow"), allow, "command line")
+    if unwanted:
+        deny = [*(tree.find(("plugins", "deny")) or ()), *unwanted]
+        tree.replace(("plugins", "deny"), deny, "command line")
+
+
+def load_named_plugins(tree: Tree) -> None:
+    """Load the plugins that the configuration admits. Raises PluginError when a required one is missing."""
+    from plugrl.plugins import PluginSettings, load_plugins
+
+    wanted = validated(PluginsConfig, tree, {}, ("plugins",)) if tree.has(("plugins",)) else PluginsConfig()
+    load_plugins(PluginSettings(allow=wanted.allow, deny=wanted.deny, required=wanted.required))
 
 
 def read_tree(path: Path, overrides: Sequence[str] = ()) -> Tree:

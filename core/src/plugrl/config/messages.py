@@ -35,14 +35,21 @@ _BOUNDS = {
 
 
 def config_error(
-    error: ValidationError, schema: type[BaseModel], tree: Tree, owners: Mapping[KeyPath, str]
+    error: ValidationError,
+    schema: type[BaseModel],
+    tree: Tree,
+    owners: Mapping[KeyPath, str],
+    section: KeyPath = (),
 ) -> ConfigError:
-    """Return one ConfigError that has a line for each key that is wrong; ``owners`` names the plugin of a section."""
+    """Return one ConfigError that has a line for each key that is wrong.
+
+    ``owners`` names the plugin of a section; ``section`` is where ``schema`` stands in the tree.
+    """
     allowed: dict[KeyPath, list[str]] = {}
     for item in error.errors(include_url=False):
-        path = _key_path(item["loc"], tree)
+        path = _key_path((*section, *item["loc"]), tree)
         allowed.setdefault(path, []).append(
-            _unknown(path, schema, owners) if item["type"] == "extra_forbidden" else _allowed(item)
+            _unknown(path, schema, owners, section) if item["type"] == "extra_forbidden" else _allowed(item)
         )
     lines = []
     for path, texts in allowed.items():
@@ -55,7 +62,7 @@ def config_error(
             continue
         expected = " or ".join(dict.fromkeys(texts))
         given = _short(tree.find(path)) if tree.has(path) else "nothing"
-        lines.append(f"{dotted(path)}: must be {expected}, not {given}{_suggestion(error, path, tree)}{where}")
+        lines.append(f"{dotted(path)}: must be {expected}, not {given}{_suggestion(error, path, tree, section)}{where}")
     return ConfigError("\n".join(lines))
 
 
@@ -88,30 +95,31 @@ def _short(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def _suggestion(error: ValidationError, path: KeyPath, tree: Tree) -> str:
+def _suggestion(error: ValidationError, path: KeyPath, tree: Tree, section: KeyPath) -> str:
     """Name the literal nearest to what was given."""
     given = tree.find(path)
     for item in error.errors(include_url=False):
-        if item["type"] == "literal_error" and _key_path(item["loc"], tree) == path and isinstance(given, str):
+        here = _key_path((*section, *item["loc"]), tree) == path
+        if here and item["type"] == "literal_error" and isinstance(given, str):
             choices = [part.strip("' ") for part in item["ctx"]["expected"].replace(" or ", ",").split(",")]
             found = nearest(given, choices)
             return f"; did you mean {found}?" if found else ""
     return ""
 
 
-def _unknown(path: KeyPath, schema: type[BaseModel], owners: Mapping[KeyPath, str]) -> str:
+def _unknown(path: KeyPath, schema: type[BaseModel], owners: Mapping[KeyPath, str], root: KeyPath) -> str:
     """Say that a key is unknown, whose section it is in, and which key is nearest."""
     parent = path[:-1]
     if path in HINTS:
         return f"unknown key; {HINTS[path]}"
-    section = section_at(schema, parent)
+    section = section_at(schema, parent[len(root) :])
     keys = [] if section is None else list(section.model_fields)
     owner = next((owners[parent[:n]] for n in range(len(parent), 0, -1) if parent[:n] in owners), None)
     text = f"unknown key of {owner}'s section" if owner else "unknown key"
     found = nearest(path[-1], keys)
     if found:
         return f"{text}; did you mean {dotted((*parent, found))}?"
-    elsewhere = [dotted(other) for other in key_paths(schema) if other[-1] == path[-1]]
+    elsewhere = [dotted(other) for other in key_paths(schema, root) if other[-1] == path[-1]]
     if elsewhere:
         return f"{text}; did you mean {elsewhere[0]}?"
     return f"{text}; known here: {', '.join(sorted(keys)) or '(nothing)'}"

@@ -22,7 +22,12 @@ class _CoreLoader(yaml.SafeLoader):
     """A safe loader that resolves plain scalars by the core schema of YAML 1.2."""
 
 
+class CoreDumper(yaml.SafeDumper):
+    """A safe dumper that quotes exactly the texts that :func:`parse_value` would take for something else."""
+
+
 _CoreLoader.yaml_implicit_resolvers = {}
+CoreDumper.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("tag:yaml.org,2002:bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     ("tag:yaml.org,2002:null", r"^(?:~|null|Null|NULL|)$", "~nN"),
@@ -34,7 +39,8 @@ for _tag, _pattern, _first in (
     ),
     ("tag:yaml.org,2002:merge", r"^(?:<<)$", "<"),
 ):
-    _CoreLoader.add_implicit_resolver(_tag, re.compile(_pattern), [*_first, ""])
+    for _kind in (_CoreLoader, CoreDumper):
+        _kind.add_implicit_resolver(_tag, re.compile(_pattern), [*_first, ""])
 
 
 def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:

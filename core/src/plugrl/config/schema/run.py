@@ -15,6 +15,11 @@ VALUE_ESTIMATORS = frozenset({"gae"})
 """Advantage estimators that need a critic."""
 
 
+def wants_critic(enable: bool | None, adv_estimator: str) -> bool:
+    """Whether a critic is trained: as the configuration says, else where the estimator needs values."""
+    return adv_estimator in VALUE_ESTIMATORS if enable is None else bool(enable)
+
+
 class RunConfig(Section):
     """Everything that decides what a run does."""
 
@@ -60,9 +65,7 @@ class RunConfig(Section):
     @property
     def uses_critic(self) -> bool:
         """Whether a value model is trained: as `critic.enable` says, else as the estimator needs."""
-        if self.critic.enable is not None:
-            return self.critic.enable
-        return self.algorithm.adv_estimator in VALUE_ESTIMATORS
+        return wants_critic(self.critic.enable, self.algorithm.adv_estimator)
 
     @property
     def uses_reference(self) -> bool:

@@ -1,0 +1,116 @@
+"""What one key says about another: the rules that no single section can check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Literal
+
+from plugrl.config.schema import RunConfig
+from plugrl.config.schema.run import VALUE_ESTIMATORS
+from plugrl.errors import nearest
+
+Task = Literal["train", "sft", "eval"]
+"""What a configuration is used for; a rule that concerns only one task is not held against another."""
+
+_COMPARING = frozenset({"grpo", "grpo_vectorized", "grpo_passk", "gdpo"})
+"""Estimators that normalise within the responses to one prompt."""
+
+
+def cross_problems(config: RunConfig, task: Task = "train") -> list[str]:
+    """Return what is wrong between keys, one line each, starting with the key that is best changed."""
+    rules = [_resume(config), _data(config), _reward(config, task)]
+    if task == "train":
+        rules += [_batches(config), _estimator(config), _divergence(config), _clipping(config)]
+    if task == "sft" or config.sft.before_rl:
+        rules.append(_supervised(config))
+    rules.append(_checkpoints(config))
+    return [problem for rule in rules for problem in rule]
+
+
+def _resume(config: RunConfig) -> Iterator[str]:
+    resume = config.trainer.resume
+    if resume in ("auto", "disable") or os.path.isdir(resume):
+        return
+    found = nearest(resume, ("auto", "disable"))
+    hint = f"; did you mean {found}?" if found else ""
+    yield f"trainer.resume: must be auto, disable or the folder of a checkpoint, not {resume!r}{hint}"
+
+
+def _data(config: RunConfig) -> Iterator[str]:
+    data = config.data
+    if data.source == "files" and not data.train_files and not data.val_files:
+        yield "data.train_files: give at least one file, or choose another data.source"
+    if data.source != "files" and (data.train_files or data.val_files):
+        yield f"data.source: {data.source} reads no files, but data.train_files or data.val_files are given; use files"
+    if data.template is not None and "{prompt}" not in data.template:
+        yield "data.template: must contain {prompt}"
+
+
+def _reward(config: RunConfig, task: Task) -> Iterator[str]:
+    if config.reward.name and config.reward.function:
+        yield "reward.function: give reward.name or reward.function, not both"
+    needed = task != "sft" or config.sft.stop_at_accuracy is not None
+    if needed and not config.reward.name and not config.reward.function:
+        yield "reward.name: give the name of a reward (such as gsm8k or exact_match), or your own reward.function"
+
+
+def _batches(config: RunConfig) -> Iterator[str]:
+    batch = config.data.train_batch_size
+    parts = [("actor", config.actor.ppo_mini_batch_size)]
+    if config.uses_critic:
+        parts.append(("critic", config.critic.ppo_mini_batch_size))
+    for owner, mini in parts:
+        if mini > batch:
+            yield f"{owner}.ppo_mini_batch_size: {mini} is more than data.train_batch_size, which is {batch}"
+        elif batch % mini:
+            yield f"{owner}.ppo_mini_batch_size: {mini} does not divide data.train_batch_size, which is {batch}"
+    if config.actor.use_dynamic_bsz:
+        longest = config.data.max_prompt_length + config.data.max_response_length
+        budget = config.actor.ppo_max_token_len_per_gpu
+        if longest > budget:
+            yield (
+                f"actor.ppo_max_token_len_per_gpu: {budget} is less than the longest sequence, {longest} "
+                "(data.max_prompt_length + data.max_response_length)"
+            )
+
+
+def _estimator(config: RunConfig) -> Iterator[str]:
+    name = config.algorithm.adv_estimator
+    if name in VALUE_ESTIMATORS and config.critic.enable is False:
+        yield f"critic.enable: algorithm.adv_estimator={name} needs a critic; leave critic.enable out"
+    if name in _COMPARING and config.rollout.n < 2:
+        yield f"rollout.n: algorithm.adv_estimator={name} compares the responses to a prompt and needs 2 or more, not 1"
+    if config.trainer.critic_warmup and not config.uses_critic:
+        yield "trainer.critic_warmup: there is no critic; set critic.enable=true or use adv_estimator=gae"
+
+
+def _divergence(config: RunConfig) -> Iterator[str]:
+    if config.actor.use_kl_loss and config.algorithm.use_kl_in_reward:
+        yield "algorithm.use_kl_in_reward: the divergence is already in the loss (actor.use_kl_loss); choose one"
+    if config.algorithm.kl_ctrl.type == "adaptive" and not config.algorithm.use_kl_in_reward:
+        yield "algorithm.kl_ctrl.type: adaptive has an effect only with algorithm.use_kl_in_reward=true"
+
+
+def _clipping(config: RunConfig) -> Iterator[str]:
+    low = config.actor.clip_ratio if config.actor.clip_ratio_low is None else config.actor.clip_ratio_low
+    if low >= 1:
+        yield f"actor.clip_ratio_low: must be less than 1, not {low}"
+    if config.actor.loss_scale_factor is not None and config.actor.loss_agg_mode != "seq-mean-token-sum-norm":
+        yield "actor.loss_scale_factor: has an effect only with actor.loss_agg_mode=seq-mean-token-sum-norm"
+    if config.rollout.temperature == 0:
+        yield "rollout.temperature: training needs sampled responses; 0 takes the most likely token every time"
+
+
+def _supervised(config: RunConfig) -> Iterator[str]:
+    micro, batch = config.sft.micro_batch_size_per_gpu, config.sft.train_batch_size
+    if micro is not None and micro > batch:
+        yield f"sft.micro_batch_size_per_gpu: {micro} is more than sft.train_batch_size, which is {batch}"
+
+
+def _checkpoints(config: RunConfig) -> Iterator[str]:
+    for owner in ("actor", "critic"):
+        contents = getattr(config, owner).checkpoint
+        for part in contents.load_contents:
+            if part not in contents.save_contents:
+                yield f"{owner}.checkpoint.load_contents: {part} is not in {owner}.checkpoint.save_contents"

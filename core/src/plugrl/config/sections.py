@@ -1,0 +1,145 @@
+"""What plugins add to the schema: sections of their engines, keys of their models, options of their rollouts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from plugrl.config.compose import compose
+from plugrl.config.schema import (
+    ActorConfig,
+    AlgorithmConfig,
+    CriticConfig,
+    ModelConfig,
+    RefConfig,
+    RolloutConfig,
+    RunConfig,
+    Section,
+)
+from plugrl.config.schema.run import wants_critic
+from plugrl.config.tree import Tree, dotted
+from plugrl.config.yaml_source import KeyPath
+from plugrl.errors import DuplicateRegistration, NotRegistered, PluginError
+from plugrl.registry import RegistryEntry, import_target, registry_of
+
+_OWNERS: dict[str, type[Section]] = {"actor": ActorConfig, "critic": CriticConfig, "ref": RefConfig}
+"""The sections to which an engine may add its own."""
+
+
+@dataclass
+class PluginSchema:
+    """The schema of a run with the installed plugins, and the plugin that owns each added section."""
+
+    schema: type[RunConfig]
+    owners: dict[KeyPath, str] = field(default_factory=dict)
+
+
+def plugin_schema(tree: Tree) -> PluginSchema:
+    """Return the schema for the plugins that are loaded and the model and rollout that ``tree`` names.
+
+    Completes ``critic.model`` in ``tree`` from ``model``. Raises NotRegistered, starting with the key, for an unknown
+    model or rollout.
+    """
+    owners: dict[KeyPath, str] = {}
+    replaced: list[tuple[str, Any]] = []
+    model = _model_schema(tree, ("model", "model_type"), owners)
+    replaced.append(("model", model))
+    added = _engine_sections(owners)
+    critic_model = _critic_model(tree, owners)
+    if critic_model is not None:
+        added["critic"].append(("model", critic_model))
+    for name, base in _OWNERS.items():
+        replaced.append((name, compose(base, tuple(added[name]))))
+    options = _rollout_options(tree, owners)
+    replaced.append(("rollout", compose(RolloutConfig, (("options", options),))))
+    schema = compose(RunConfig, tuple(replaced))
+    assert issubclass(schema, RunConfig)
+    return PluginSchema(schema, owners)
+
+
+def find_named(kind: str, name: Any, key: KeyPath) -> RegistryEntry:
+    """Return the entry of a name that stands at ``key``; the error of an unknown one starts with that key."""
+    try:
+        return registry_of(kind).entry(name)
+    except NotRegistered as error:
+        raise type(error)(f"{dotted(key)}: {error}") from error
+
+
+def _model_schema(tree: Tree, key: KeyPath, owners: dict[KeyPath, str]) -> type[Section]:
+    name = tree.find(key) or ModelConfig.model_fields["model_type"].default
+    entry = find_named("model", name, key)
+    schema = _load(entry.meta.get("schema"), ModelConfig, entry.origin.owner)
+    if schema is None:
+        return ModelConfig
+    owners[key[:-1]] = entry.origin.owner
+    return schema
+
+
+def _critic_model(tree: Tree, owners: dict[KeyPath, str]) -> type[Section] | None:
+    """Complete `critic.model` by the keys of `model` that it does not set, where a critic is trained."""
+    estimator = tree.find(("algorithm", "adv_estimator")) or AlgorithmConfig.model_fields["adv_estimator"].default
+    if not wants_critic(tree.find(("critic", "enable")), estimator) and not tree.find(("critic", "model")):
+        return None
+    policy_type = tree.find(("model", "model_type")) or ModelConfig.model_fields["model_type"].default
+    tree.fill(("critic", "model", "model_type"), f"{policy_type}_value")
+    schema = _model_schema(tree, ("critic", "model", "model_type"), owners)
+    for key, value in (tree.find(("model",)) or {}).items():
+        if key in schema.model_fields:
+            tree.fill(("critic", "model", key), copy.deepcopy(value))
+    return schema
+
+
+def _engine_sections(owners: dict[KeyPath, str]) -> dict[str, list[tuple[str, Any]]]:
+    """Collect the sections of all engines; one key with two schemas is an error that names both plugins."""
+    added: dict[str, list[tuple[str, Any]]] = {name: [] for name in _OWNERS}
+    seen: dict[KeyPath, tuple[str, str]] = {}
+    for section, plugin in _declared_sections():
+        for owner in section.owners:
+            if owner not in _OWNERS:
+                raise PluginError(f"{plugin} adds {section.key} to {owner}; sections belong to {', '.join(_OWNERS)}.")
+            path = (owner, section.key)
+            if path in seen:
+                if seen[path][0] != section.schema:
+                    raise DuplicateRegistration(
+                        f"{dotted(path)} is claimed by {seen[path][1]} and {plugin}. Disable one of them."
+                    )
+                continue
+            schema = _load(section.schema, BaseModel, plugin)
+            if section.key in _OWNERS[owner].model_fields:
+                raise PluginError(f"{plugin} adds {dotted(path)}, which is a key of the core.")
+            seen[path] = (section.schema, plugin)
+            owners[path] = plugin
+            added[owner].append((section.key, schema))
+    return added
+
+
+def _declared_sections() -> Iterator[tuple[Any, str]]:
+    engines = registry_of("engine")
+    for key in engines.keys():
+        entry = engines.entry(key)
+        for section in entry.meta.get("sections", ()):
+            yield section, entry.origin.owner
+
+
+def _rollout_options(tree: Tree, owners: dict[KeyPath, str]) -> Any:
+    key = ("rollout", "name")
+    entry = find_named("rollout", tree.find(key) or RolloutConfig.model_fields["name"].default, key)
+    schema = _load(entry.meta.get("schema"), BaseModel, entry.origin.owner)
+    if schema is None:
+        return dict[str, Any]
+    owners[("rollout", "options")] = entry.origin.owner
+    return schema
+
+
+def _load(target: str | type | None, base: type, plugin: str) -> Any:
+    """Return the schema behind a target; raises PluginError when it is no subclass of ``base``."""
+    if target is None:
+        return None
+    schema = import_target(target) if isinstance(target, str) else target
+    if not (isinstance(schema, type) and issubclass(schema, base)):
+        raise PluginError(f"The schema {target} of {plugin} must be a subclass of {base.__module__}.{base.__name__}.")
+    return schema

@@ -1,0 +1,111 @@
+"""Metrics of a run as series, smoothed, and the panels in which they are drawn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Points = list[tuple[float, float]]
+"""(step, value) pairs in order of steps."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: its label, its points and a smoothed copy (the points themselves where there are few)."""
+
+    label: str
+    points: Points
+    smooth: Points
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One small chart."""
+
+    title: str
+    lines: list[Line] = field(default_factory=list)
+    percent: bool = False
+
+
+@dataclass(frozen=True)
+class _Spec:
+    title: str
+    patterns: tuple[tuple[str, str], ...]
+    phase: str = "rl"
+    percent: bool = False
+
+
+_SPECS = (
+    _Spec("Reward", (("mean", r"critic/rewards/mean"),)),
+    _Spec("Held-out accuracy", (("", r"val-core/(.+)/(?:acc|accuracy)/mean@\d+"),), percent=True),
+    _Spec("Held-out reward", (("", r"val-core/(.+)/(?:reward|score)/mean@\d+"),)),
+    _Spec("Response length (tokens)", (("mean", r"response_length/mean"),)),
+    _Spec("Entropy", (("entropy", r"actor/entropy"),)),
+    _Spec(
+        "Divergence",
+        (
+            ("from the old policy", r"actor/ppo_kl"),
+            ("from the reference, in the loss", r"actor/kl_loss"),
+            ("from the reference, in the reward", r"actor/reward_kl_penalty"),
+        ),
+    ),
+    _Spec("Gradient norm", (("actor", r"actor/grad_norm"), ("critic", r"critic/grad_norm"))),
+    _Spec("Share of clipped tokens", (("clipped", r"actor/pg_clipfrac"),), percent=True),
+    _Spec("Value model", (("loss", r"critic/vf_loss"), ("explained variance", r"critic/vf_explained_var"))),
+    _Spec("Throughput (tokens/s)", (("all devices", r"perf/throughput"),)),
+    _Spec("Supervised loss", (("loss", r"(?:sft|train)/loss"),), phase="sft"),
+    _Spec("Accuracy in the supervised phase", (("", r"val-core/(.+)/(?:acc|accuracy)/mean@\d+"),), "sft", True),
+)
+
+
+def make_panels(rows: Iterable[dict[str, Any]]) -> list[Panel]:
+    """Return the panels for which the run has numbers."""
+    rows = list(rows)
+    panels = []
+    for spec in _SPECS:
+        lines = [line for label, pattern in spec.patterns for line in _lines(rows, spec.phase, label, pattern)]
+        if lines:
+            panels.append(Panel(spec.title, lines, spec.percent))
+    return panels
+
+
+def points_of(rows: Iterable[dict[str, Any]], key: str, phase: str = "rl") -> Points:
+    """Return one metric by step; the last value where a step has several."""
+    found: dict[float, float] = {}
+    for row in rows:
+        value = row.get(key)
+        if row.get("phase", "rl") == phase and isinstance(value, int | float) and not isinstance(value, bool):
+            found[float(row["step"])] = float(value)
+    return sorted(found.items())
+
+
+def smooth(points: Points, span: int | None = None) -> Points:
+    """Return a centred moving average over ``span`` points, by default a tenth of them; few points stay as they are."""
+    width = span or max(1, len(points) // 10)
+    if width < 2:
+        return list(points)
+    half = width // 2
+    averaged = []
+    for i, (step, _) in enumerate(points):
+        reach = min(half, i, len(points) - 1 - i)
+        part = points[i - reach : i + reach + 1]
+        averaged.append((step, sum(value for _, value in part) / len(part)))
+    return averaged
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Return the mean, None of nothing."""
+    return sum(values) / len(values) if values else None
+
+
+def _lines(rows: list[dict[str, Any]], phase: str, label: str, pattern: str) -> list[Line]:
+    keys = dict.fromkeys(key for row in rows if row.get("phase", "rl") == phase for key in row)
+    lines = []
+    for key in keys:
+        match = re.fullmatch(pattern, key)
+        points = points_of(rows, key, phase) if match else []
+        if match and points:
+            lines.append(Line(label or match[1], points, smooth(points)))
+    return lines
