@@ -143,8 +143,9 @@ class CheckpointStore:
         """Find a checkpoint and verify it.
 
         ``"auto"``: the newest that is whole, None when there is none; others are reported and skipped.
-        ``"disable"``: None. ``"last"``: what ``last`` points to. Anything else: a step's number, or the path of a checkpoint or of a folder
-        with checkpoints. Raises CheckpointError when what was named is missing, incomplete or altered.
+        ``"disable"``: None. ``"last"``: what ``last`` points to. Anything else: a step's number, or the path of a
+        checkpoint or of a folder with checkpoints.
+        Raises CheckpointError when what was named is missing, incomplete or altered.
         """
         if what == "disable":
             return None

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from plugrl.environment import read_environment
-from plugrl.errors import PlatformUnavailable, UserError
+from plugrl.errors import PlatformUnavailable, PluginError, UserError
 from plugrl.platforms.base import PlatformBase
 from plugrl.platforms.probe import Available, ProbeRecord, Unavailable
 from plugrl.platforms.registry import DEFAULT_PRIORITY, PLATFORMS
+from plugrl.plugins import hooks
+from plugrl.plugins.guard import is_loading, loading_plugin
 from plugrl.registry import import_target
 
 FALLBACK = "cpu"
@@ -154,6 +156,7 @@ def get_platform(name: str | None = None, *, allow_unavailable: bool = False) ->
             _announce(selection, allow_unavailable)
             _state.platform = PLATFORMS.get(selection.platform_name)()
             _state.selection = selection
+            hooks.fire("on_platform_selected", platform=_state.platform)
         elif name and name.strip():
             _check_same(name)
         return _state.platform
@@ -249,9 +252,11 @@ def _name_of(platform: PlatformBase) -> str:
 
 def _refuse_while_loading() -> None:
     """Raise in the plugin that asks for the platform while not all plugins are known: the answer could be wrong."""
-    loader = sys.modules.get("plugrl.plugins.loader")  # not imported: nothing is being loaded
-    if loader is not None:
-        loader.refuse_while_loading("resolve the platform")
+    if is_loading():
+        raise PluginError(
+            f"{loading_plugin()} asks for the platform while plugins load, when not all platforms are known. "
+            "Ask on first use instead, inside the function that needs it."
+        )
 
 
 def _caller() -> str:
