@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 from typing import Any
@@ -36,3 +37,41 @@ def is_importable(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
         return False
+
+
+def missing_in_source(target: str) -> str | None:
+    """Say what is missing of a target, reading the module's source instead of importing it; None if all is there.
+
+    A module that may define names at run time (``__getattr__``, a star import) or has no source is given the benefit of
+    the doubt.
+    """
+    module, _, path = target.partition(":")
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        return f"{module} is not importable: {error}"
+    if spec is None:
+        return f"there is no module {module}"
+    if not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    with open(spec.origin, encoding="utf-8") as source:
+        names = _top_level_names(ast.parse(source.read()))
+    name = path.partition(".")[0]
+    return None if name in names or names & {"*", "__getattr__"} else f"{module} defines no {name}"
+
+
+def _top_level_names(tree: ast.Module) -> set[str]:
+    """Return every name bound outside functions and classes, also below ``if`` and ``try``."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        else:
+            waiting.extend(ast.iter_child_nodes(node))
+    return names
