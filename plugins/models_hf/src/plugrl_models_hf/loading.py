@@ -10,22 +10,12 @@ import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from plugrl.errors import ConfigError
-from plugrl.platforms import get_platform
 from plugrl_models_hf.config import CausalLMConfig
 from plugrl_models_hf.gguf import converted_folder
 from plugrl_models_hf.quiet import quiet
 from plugrl_models_hf.source import model_source
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-
-
-def resolve_dtype(cfg: CausalLMConfig, torch_dtype: torch.dtype | None) -> torch.dtype:
-    """Return the type of the parameters: the caller's, else ``cfg.precision``, else what the platform is fast in."""
-    if torch_dtype is not None:
-        return torch_dtype
-    name = get_platform().preferred_dtype() if cfg.precision == "auto" else cfg.precision
-    return _DTYPES[name]
 
 
 def model_folder(cfg: CausalLMConfig) -> Path:
@@ -124,6 +114,3 @@ def refuse_remote_code(file: Path, key: str) -> None:
             f"{key}: {file} asks to run code that lies beside the weights. "
             "Read that code, then set model.trust_remote_code=true to allow it."
         )
-
-
-

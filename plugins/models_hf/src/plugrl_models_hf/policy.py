@@ -9,10 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from plugrl.errors import UnsupportedCapability
+from plugrl.models.factory import resolve_dtype
 from plugrl_models_hf.base import HFPolicy, prepare
 from plugrl_models_hf.config import resolve_config
 from plugrl_models_hf.layout import TextLayout
-from plugrl_models_hf.loading import load_model, random_model, resolve_dtype
+from plugrl_models_hf.loading import load_model, random_model
 from plugrl_models_hf.statistics import logits_statistics, token_statistics
 from plugrl_models_hf.tokenizer import HFTextProcessor, build_processor
 
@@ -98,7 +99,7 @@ def build_causal_lm(cfg: Any, torch_dtype: torch.dtype | None = None) -> CausalL
     Raises ConfigError or another UserError naming the key that is wrong.
     """
     config = resolve_config(cfg)
-    dtype = resolve_dtype(config, torch_dtype)
+    dtype = resolve_dtype(torch_dtype or config.precision)
     processor = build_processor(config)
     if config.path is None:
         model = random_model(AutoModelForCausalLM, config, dtype, processor.tokenizer)

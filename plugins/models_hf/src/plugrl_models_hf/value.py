@@ -12,10 +12,11 @@ import torch
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from plugrl.errors import ConfigError
+from plugrl.models.factory import resolve_dtype
 from plugrl_models_hf.base import HFPolicy, prepare
 from plugrl_models_hf.config import resolve_config
 from plugrl_models_hf.layout import TextLayout
-from plugrl_models_hf.loading import load_model, random_model, resolve_dtype
+from plugrl_models_hf.loading import load_model, random_model
 from plugrl_models_hf.tokenizer import build_processor
 
 # Dropout would make the value of a state depend on the draw, not on the state.
@@ -53,7 +54,7 @@ def build_causal_lm_value(cfg: Any, torch_dtype: torch.dtype | None = None) -> C
     Raises ConfigError for a family that has no token-classification model in transformers.
     """
     config = resolve_config(cfg)
-    dtype = resolve_dtype(config, torch_dtype)
+    dtype = resolve_dtype(torch_dtype or config.precision)
     processor = build_processor(config)
     try:
         if config.path is None:
