@@ -18,7 +18,7 @@ GroupIds = Iterable[Hashable] | Tensor
 
 @dataclass(frozen=True)
 class Groups:
-    """The grouping of a batch: ``index`` [B] numbers the groups in order of appearance, ``size`` [B] is of each row's."""
+    """The grouping of a batch: the group number [B] and group size [B] of each row, numbered in order of appearance."""
 
     index: Tensor
     size: Tensor

@@ -1,0 +1,96 @@
+"""The registry of data sets; light.
+
+A data set is a function ``build(config, **source_options) -> Splits``, where ``config`` is the section ``data``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from plugrl.data.records import Splits
+from plugrl.errors import ConfigError, NotRegistered, PluginError, one_of
+from plugrl.registry import Registry
+
+F = TypeVar("F", bound=Callable[..., Splits])
+
+
+class DataSettings(Protocol):
+    """What is read of the configuration's section ``data``, here and by the built-in data sets."""
+
+    @property
+    def source(self) -> str:
+        """Registered name of the data set."""
+
+    @property
+    def source_options(self) -> Mapping[str, Any]:
+        """Its options."""
+
+    @property
+    def train_files(self) -> tuple[str, ...]:
+        """Files of the source ``files``."""
+
+    @property
+    def val_files(self) -> tuple[str, ...]:
+        """Held-out files of the source ``files``."""
+
+    @property
+    def prompt_key(self) -> str:
+        """Column that holds the prompt."""
+
+    @property
+    def train_max_samples(self) -> int | None:
+        """Keep only so many training records."""
+
+    @property
+    def val_max_samples(self) -> int | None:
+        """Keep only so many held-out records."""
+
+
+def _check(key: Any, value: object) -> None:
+    if not callable(value):
+        raise PluginError(f'Data set "{key}" must be a function, got {value!r}.')
+
+
+DATASETS: Registry[Callable[..., Splits]] = Registry("dataset", check=_check)
+DATASETS.register_target("files", "plugrl.data.loading:files", summary="JSONL and parquet files")
+DATASETS.register_target("arithmetic", "plugrl.data.arithmetic:arithmetic", summary="generated two-operand arithmetic")
+DATASETS.register_target("gsm8k", "plugrl.data.gsm8k:gsm8k", summary="a folder with GSM8K's train.jsonl and test.jsonl")
+
+
+def register_dataset(name: str, *, force: bool = False, summary: str = "") -> Callable[[F], F]:
+    """Return a decorator that registers a data set and gives the function back unchanged."""
+
+    def decorate(function: F) -> F:
+        DATASETS.register(name, function, force=force, summary=summary)
+        return function
+
+    return decorate
+
+
+def load_dataset(config: DataSettings) -> Splits:
+    """Build the data set ``config.source`` and cut it to ``train_max_samples`` and ``val_max_samples``.
+
+    Raises:
+        NotRegistered: no such data set.
+        ConfigError: an option it does not take.
+        DataError: a missing or malformed file, named with its line.
+    """
+    if config.source not in DATASETS:
+        raise NotRegistered(f"data.source: {DATASETS.explain_missing(config.source)}")
+    build = DATASETS.get(config.source)
+    options = dict(config.source_options)
+    _check_options(config.source, build, options)
+    splits = build(config, **options)
+    return Splits(train=splits.train[: config.train_max_samples], val=splits.val[: config.val_max_samples])
+
+
+def _check_options(name: str, build: Callable[..., Splits], options: Mapping[str, Any]) -> None:
+    parameters = list(inspect.signature(build).parameters.values())[1:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [parameter.name for parameter in parameters]
+    for option in options:
+        if option not in known:
+            raise ConfigError(f'data.source_options.{option}: source "{name}" takes {one_of(known)}.')

@@ -1,0 +1,111 @@
+"""Scores batches of responses with the configured reward, and says so when no answer can be read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from plugrl.errors import ConfigError, UserError
+from plugrl.rewards.base import RewardFunction, RewardResult
+from plugrl.rewards.registry import get_reward
+
+logger = logging.getLogger(__name__)
+
+
+class RewardSettings(Protocol):
+    """What the manager reads of the configuration's section ``reward``."""
+
+    @property
+    def name(self) -> str | None:
+        """A registered reward."""
+
+    @property
+    def function(self) -> str | None:
+        """An importable ``"module:function"``, instead of ``name``."""
+
+    @property
+    def reward_kwargs(self) -> Mapping[str, Any]:
+        """Options of the reward."""
+
+    @property
+    def unparsed_warning_steps(self) -> int:
+        """After so many first batches without an answer a warning is given; 0 switches it off."""
+
+
+class RewardManager:
+    """Scores responses.
+
+    Args:
+        config: the section ``reward`` of the configuration.
+
+    Raises:
+        UserError: (a ValueError) unknown reward, a function that cannot be imported, or an option it does not take.
+    """
+
+    def __init__(self, config: RewardSettings) -> None:
+        name = config.function or config.name
+        if name is None:
+            raise ConfigError("reward.name: name a reward, or give reward.function as module:function.")
+        self.name = name
+        self._options = dict(config.reward_kwargs)
+        self._function: RewardFunction = get_reward(self.name, **self._options)
+        self._watch = _UnparsedWatch(
+            self.name, str(self._options.get("method", "default")), config.unparsed_warning_steps
+        )
+
+    def score_batch(
+        self,
+        texts: Sequence[str],
+        ground_truths: Sequence[Any],
+        extra_infos: Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> list[RewardResult]:
+        """Score responses one by one, in order.
+
+        A plain score is also given as ``acc`` in the result's info, as verl does.
+
+        Raises:
+            UserError: (a ValueError) lengths differ, or the function fails or returns no score; the row is named.
+        """
+        extras = extra_infos if extra_infos is not None else [{}] * len(texts)
+        if not len(texts) == len(ground_truths) == len(extras):
+            raise UserError(f"{len(texts)} responses, {len(ground_truths)} ground truths, {len(extras)} extra infos.")
+        results = [self._score(*row) for row in zip(texts, ground_truths, extras, strict=True)]
+        self._watch.see(texts, results)
+        return results
+
+    def _score(self, text: str, ground_truth: Any, extra_info: Mapping[str, Any] | None) -> RewardResult:
+        result = RewardResult.of(self._function(text, ground_truth, extra_info or {}), self.name)
+        return result if "acc" in result.info else RewardResult(result.score, {**result.info, "acc": result.score})
+
+
+class _UnparsedWatch:
+    """Warns once if no answer could be read in any of the first batches: else the reward silently stays 0."""
+
+    def __init__(self, name: str, method: str, steps: int) -> None:
+        self._title = f'"{name}" (method {method})'
+        self._steps = steps
+        self._seen = 0
+        self._rows = 0
+        self._done = steps <= 0
+
+    def see(self, texts: Sequence[str], results: Sequence[RewardResult]) -> None:
+        """Take note of one batch."""
+        judged = [result.info["parsed"] for result in results if "parsed" in result.info]
+        if self._done or not judged:
+            return
+        if any(judged):
+            self._done = True
+            return
+        self._seen += 1
+        self._rows += len(judged)
+        if self._seen < self._steps:
+            return
+        self._done = True
+        logger.warning(
+            "Reward %s could read an answer in 0 of %d responses (0 %%) of the first %d batches. A sample: %r",
+            self._title,
+            self._rows,
+            self._seen,
+            texts[0][-200:],
+        )
