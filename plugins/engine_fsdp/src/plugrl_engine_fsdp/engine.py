@@ -1,0 +1,351 @@
+"""What the engines have in common: everything but the way in which parameters are spread over ranks.
+
+A layout (``fsdp2``, ``ddp``) says how the policy is wrapped, what is called in training, when gradients are
+synchronised, and how a full tensor is read from and written to a parameter.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pydantic import BaseModel
+
+from plugrl.engines.base import BaseEngine, Batch, BatchOptions, BatchResult, LossContext, LossFunction
+from plugrl.engines.batching import split_micro_batches
+from plugrl.errors import ConfigError
+from plugrl.metric import Metric
+from plugrl.models import get_model
+from plugrl.platforms import get_platform
+from plugrl_engine_fsdp import checkpoint, export
+from plugrl_engine_fsdp.config import FsdpConfig
+from plugrl_engine_fsdp.distributed import agree_on_batch, rank, replicate_from_first_rank, world_size
+from plugrl_engine_fsdp.memory import move_optimizer_state
+from plugrl_engine_fsdp.optim import (
+    OptimizerSettings,
+    Schedule,
+    build_optimizer,
+    global_norm,
+    local_gradients,
+    scale_to_norm,
+)
+from plugrl_engine_fsdp.precision import resolve_precision
+from plugrl_engine_fsdp.walk import Walk, zero_loss
+
+_log = logging.getLogger(__name__)
+
+
+class DataParallelEngine(BaseEngine):
+    """An engine in which every rank sees different rows of a batch."""
+
+    def __init__(
+        self,
+        model_config: Any,
+        engine_config: Any = None,
+        optimizer_config: Any = None,
+        checkpoint_config: Any = None,
+    ) -> None:
+        super().__init__(model_config, engine_config, optimizer_config, checkpoint_config)
+        self.config = as_fsdp_config(engine_config)
+        self.settings = None if optimizer_config is None else OptimizerSettings.from_config(optimizer_config)
+        if self.config.forward_only:
+            self.settings = None
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.schedule: Schedule | None = None
+        self.skipped_steps = 0
+        self._policy: torch.nn.Module | None = None
+
+    # ----------------------------------------------------------------- the layout
+    @abstractmethod
+    def spread(self, policy: torch.nn.Module) -> None:
+        """Spread the policy's parameters over the ranks, in place or by a wrapper. Collective."""
+
+    @abstractmethod
+    def callable_module(self, training: bool) -> torch.nn.Module:
+        """What is called for a forward."""
+
+    @abstractmethod
+    def gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
+        """Context of one micro-batch's forward and backward; only ``last`` reduces gradients over the ranks."""
+
+    @property
+    @abstractmethod
+    def shard_group(self) -> dist.ProcessGroup | None:
+        """Ranks over which gradients are sharded, None when every rank holds whole gradients."""
+
+    @abstractmethod
+    def compute_context(self) -> AbstractContextManager[Any]:
+        """Context that makes a forward run in the compute dtype."""
+
+    def rest(self) -> None:
+        """Bring parameters into the state in which they are read, written and moved."""
+
+    def recover(self) -> None:
+        """Forget what an exception left behind in the middle of a step."""
+
+    def moved(self) -> None:
+        """Follow up on parameters that changed device."""
+
+    # ----------------------------------------------------------------- construction
+    def initialize(self) -> None:
+        """Build the policy on every rank, make all ranks equal to rank 0, spread it, then build the optimizer."""
+        platform = get_platform()
+        self.device = _device_of(platform)
+        self.trainable = self.settings is not None
+        self.precision = resolve_precision(self.config, _read(self.model_config, "precision"), self.trainable, platform)
+        policy = get_model(self.model_config, torch_dtype=self.precision.weights)
+        policy.to(self.device)
+        if not self.trainable:
+            policy.requires_grad_(False)
+        elif _read(self.model_config, "enable_gradient_checkpointing"):
+            _enable_gradient_checkpointing(policy)
+        policy.train(self.trainable)
+        replicate_from_first_rank(policy)
+        self._policy = policy
+        self.spread(policy)
+        if self.settings is not None:
+            self.optimizer = build_optimizer(policy.parameters(), self.settings)
+            self.schedule = Schedule(self.optimizer, self.settings)
+        self._offload(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The policy; its parameters are this rank's shards under fsdp2."""
+        if self._policy is None:
+            raise RuntimeError("initialize() builds the policy; it was not called")
+        return self._policy
+
+    # ----------------------------------------------------------------- modes and memory
+    @property
+    def is_param_offload_enabled(self) -> bool:
+        """``fsdp_config.param_offload``."""
+        return self.config.param_offload
+
+    @property
+    def is_optimizer_offload_enabled(self) -> bool:
+        """``fsdp_config.optimizer_offload``."""
+        return self.config.optimizer_offload
+
+    @contextmanager
+    def train_mode(self, disable_auto_offload: bool = False, zero_grad_on_exit: bool = True) -> Iterator[None]:
+        """Load what is off-loaded, train inside, off-load again; gradients are dropped on exit or after an error."""
+        auto = not disable_auto_offload
+        if auto:
+            self._load(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
+        self.module.train()
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            if failed:
+                self.recover()
+            if failed or zero_grad_on_exit:
+                self.optimizer_zero_grad()
+            if auto:
+                self._offload(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
+
+    @contextmanager
+    def eval_mode(self, disable_auto_offload: bool = False) -> Iterator[None]:
+        """Load off-loaded parameters, evaluate inside, off-load again; the optimizer state stays where it is."""
+        auto = not disable_auto_offload
+        if auto:
+            self._load(model=self.is_param_offload_enabled, optimizer=False)
+        self.module.eval()
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            if failed:
+                self.recover()
+            if auto:
+                self._offload(model=self.is_param_offload_enabled, optimizer=False)
+
+    def to(self, device: str, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
+        """Move the named parts to ``"cpu"`` or to the platform's device.
+
+        Gradients always lie where their parameters are: with ``model`` they move along, or are dropped when ``grad`` is
+        False. ValueError for ``grad`` without ``model`` when there are gradients to move.
+        """
+        target = torch.device("cpu") if torch.device(device).type == "cpu" else self.device
+        if model:
+            if not grad:
+                self.optimizer_zero_grad()
+            self.rest()
+            self.module.to(target)
+            self.moved()
+        elif grad and not optimizer:
+            raise ValueError("gradients move with their parameters: grad=True needs model=True")
+        if optimizer and self.optimizer is not None:
+            move_optimizer_state(self.optimizer, target)
+
+    def _load(self, *, model: bool, optimizer: bool) -> None:
+        if model or optimizer:
+            self.to(self.device.type, model=model, optimizer=optimizer, grad=model)
+
+    def _offload(self, *, model: bool, optimizer: bool) -> None:
+        if model or optimizer:
+            self.to("cpu", model=model, optimizer=optimizer, grad=model)
+            get_platform().empty_cache()
+
+    # ----------------------------------------------------------------- training
+    def forward_backward_batch(
+        self,
+        data: Batch,
+        loss_function: LossFunction | None,
+        forward_only: bool = False,
+        options: BatchOptions | None = None,
+    ) -> BatchResult:
+        """Walk through ``data``; see the contract. One collective precedes the micro-batches, none lies between them.
+
+        ``loss`` is this rank's: the mean over ranks is the loss of the whole batch.
+        """
+        options = options or BatchOptions()
+        if not forward_only and (loss_function is None or not self.trainable):
+            raise ValueError("a backward pass needs a loss function and an engine with an optimizer")
+        agreed = agree_on_batch(data, options, self.device)
+        micro_batches = split_micro_batches(data, options, count=agreed.micro_batches)
+        walk = Walk()
+        for index, micro in enumerate(micro_batches):
+            inputs = {name: tensor.to(self.device, non_blocking=True) for name, tensor in micro.data.items()}
+            if forward_only:
+                with torch.no_grad():
+                    outputs = self._forward(inputs, options, training=False)
+                    loss, metrics = self._loss(loss_function, outputs, inputs, agreed.context, micro.is_dummy)
+                walk.add(micro, outputs, loss, metrics)
+            else:
+                with self.gradient_sync(last=index == len(micro_batches) - 1):
+                    outputs = self._forward(inputs, options, training=True)
+                    loss, metrics = self._loss(loss_function, outputs, inputs, agreed.context, micro.is_dummy)
+                    loss.backward()
+                walk.add(micro, None, loss, metrics)
+        if forward_only:
+            self.rest()
+        return walk.result()
+
+    def _forward(self, inputs: Mapping[str, torch.Tensor], options: BatchOptions, *, training: bool) -> dict[str, Any]:
+        with self.compute_context():
+            return self.callable_module(training)(
+                forward_type=options.forward_type, forward_inputs=inputs, **options.forward_kwargs
+            )
+
+    def _loss(
+        self,
+        loss_function: LossFunction | None,
+        outputs: Mapping[str, torch.Tensor],
+        inputs: Batch,
+        context: LossContext,
+        dummy: bool,
+    ) -> tuple[torch.Tensor | None, dict[str, Metric]]:
+        if dummy:
+            return zero_loss(outputs), {}
+        return (None, {}) if loss_function is None else loss_function(outputs, inputs, context)
+
+    def train_batch(
+        self,
+        data: Batch,
+        loss_function: LossFunction,
+        options: BatchOptions | None = None,
+        update_lr_scheduler: bool = True,
+    ) -> BatchResult:
+        """As the contract says; the metrics also count the steps skipped so far for a gradient that was not finite."""
+        result = super().train_batch(data, loss_function, options, update_lr_scheduler)
+        result.metrics["skipped_steps"] = Metric(self.skipped_steps, "max")
+        return result
+
+    def optimizer_zero_grad(self) -> None:
+        """Drop all gradients."""
+        if self.optimizer is not None:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def optimizer_step(self) -> float:
+        """Clip over the whole mesh and step; a norm that is not finite skips the step, counts it and is returned."""
+        optimizer, settings = self._optimizer()
+        gradients = local_gradients(self.module.parameters())
+        norm = global_norm(gradients, self.shard_group, self.device)
+        if not math.isfinite(norm):
+            self.skipped_steps += 1
+            _log.warning("the gradient norm is %s: step skipped (%d so far)", norm, self.skipped_steps)
+            self.optimizer_zero_grad()
+            return norm
+        scale_to_norm(gradients, norm, settings.clip_grad)
+        optimizer.step()
+        return norm
+
+    def lr_scheduler_step(self) -> float:
+        """Advance the schedule by one and return the learning rate of the next step."""
+        self._optimizer()
+        assert self.schedule is not None
+        return self.schedule.step()
+
+    def _optimizer(self) -> tuple[torch.optim.Optimizer, OptimizerSettings]:
+        if self.optimizer is None or self.settings is None:
+            raise RuntimeError("this engine has no optimizer: it is forward-only, or initialize() was not called")
+        return self.optimizer, self.settings
+
+    # ----------------------------------------------------------------- weights and checkpoints
+    def get_per_tensor_param(self) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
+        """Stream (published name, full tensor); off-loaded parameters are loaded while the stream runs. Collective."""
+        return export.stream(self), None
+
+    def save_checkpoint(self, local_path: str, global_step: int = 0, **kwargs: Any) -> None:
+        """Write ``pretrained_model/`` and ``training_state/``: gathers on all ranks, files from rank 0. Collective."""
+        checkpoint.save(self, local_path, global_step)
+
+    def load_checkpoint(self, local_path: str, **kwargs: Any) -> None:
+        """Restore weights, optimizer, schedule and random state, whatever layout wrote them. Collective."""
+        checkpoint.load(self, local_path)
+
+    # ----------------------------------------------------------------- data parallelism
+    def get_data_parallel_size(self) -> int:
+        """All ranks are data-parallel."""
+        return world_size()
+
+    def get_data_parallel_rank(self) -> int:
+        """This process's rank."""
+        return rank()
+
+    def get_data_parallel_group(self) -> dist.ProcessGroup | None:
+        """The default group, None without one."""
+        return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+
+    def is_mp_src_rank_with_outputs(self) -> bool:
+        """True: there is no model parallelism."""
+        return True
+
+
+def as_fsdp_config(section: Any) -> FsdpConfig:
+    """Take our own section, a mapping with its keys, or None for the defaults."""
+    if isinstance(section, FsdpConfig):
+        return section
+    if isinstance(section, BaseModel):
+        section = section.model_dump()
+    return FsdpConfig.model_validate({} if section is None else dict(section))
+
+
+def autocast(device: torch.device, compute: torch.dtype, mixed: bool) -> AbstractContextManager[Any]:
+    """Autocast to ``compute`` when ``mixed``, else nothing; for modules whose weights keep their own dtype."""
+    return torch.autocast(device.type, dtype=compute) if mixed else nullcontext()
+
+
+def _device_of(platform: Any) -> torch.device:
+    name = platform.device_name
+    return torch.device(name) if name == "cpu" else torch.device(name, platform.current_device())
+
+
+def _read(config: Any, key: str) -> Any:
+    return config.get(key) if isinstance(config, Mapping) else getattr(config, key, None)
+
+
+def _enable_gradient_checkpointing(policy: torch.nn.Module) -> None:
+    enable = getattr(policy, "gradient_checkpointing_enable", None)
+    if enable is None:
+        raise ConfigError(f"model.enable_gradient_checkpointing: {type(policy).__name__} does not offer it")
+    enable()

@@ -1,0 +1,205 @@
+"""One rank, two ranks of fsdp2 and two ranks of ddp must give the same numbers, however a batch is split."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import block_policy
+import layout_worker
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from plugrl.models import MODELS, register_model
+from plugrl.platforms import use_platform
+from plugrl.platforms.cpu import CpuPlatform
+
+DEADLINE_S = 120
+SPLITS = ("whole", "two", "one", "tokens")
+LAYOUTS = ("fsdp2-1", "fsdp2-2", "ddp-1", "ddp-2")
+
+
+@dataclass
+class Run:
+    """What the ranks of one layout left behind."""
+
+    ranks: list[dict[str, Any]]
+    tensors: dict[str, torch.Tensor]
+    folder: Path
+
+    def group(self, prefix: str) -> dict[str, torch.Tensor]:
+        """Tensors below a prefix, without it."""
+        return {k.removeprefix(prefix + "/"): v for k, v in self.tensors.items() if k.startswith(prefix + "/")}
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """Results of one layout."""
+    files = sorted((folder / name).glob("rank*.json"))
+    return Run([json.loads(file.read_text()) for file in files], load_file(folder / name / "tensors.safetensors"),
+               folder / name)  # fmt: skip
+
+
+def launch_two_ranks(folder: Path) -> None:
+    """Run both ranks with a deadline; the output of a failed one is shown."""
+    command = [sys.executable, str(Path(layout_worker.__file__))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )  # fmt: skip
+        for rank in range(2)
+    ]
+    outputs = []
+    try:
+        for process in processes:
+            outputs.append(process.communicate(timeout=DEADLINE_S)[0])
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert all(process.returncode == 0 for process in processes), "\n".join(outputs)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
+    """Every layout, run once: one rank in this process, two ranks in two others."""
+    folder = tmp_path_factory.mktemp("layouts")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with MODELS.temporary(), use_platform(CpuPlatform()):
+        register_model("engine_test_blocks", block_policy.build)
+        for backend in ("fsdp2", "ddp"):
+            layout_worker.run_checks(backend, 0, 1, folder)
+        launch_two_ranks(folder)
+        layout_worker.run_foreign("ddp", 0, 1, folder, ("fsdp2-2", "ddp-2"))
+    torch.set_num_threads(threads)
+    yield {name: read_run(folder, name) for name in LAYOUTS}
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], **tolerance: float) -> None:
+    """Same names and, within the tolerance, the same values."""
+    assert one and one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, msg=lambda text, name=name: f"{name}: {text}", **tolerance)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("split", SPLITS)
+def test_loss_gradient_and_parameters_depend_on_no_layout_and_no_split(
+    runs: dict[str, Run], layout: str, split: str
+) -> None:
+    base, run = runs["ddp-1"], runs[layout]
+    for key in ("loss", "norm", "losses", "lr"):
+        expected = base.ranks[0][f"split/whole/{key}"]
+        for rank in run.ranks:
+            assert rank[f"split/{split}/{key}"] == pytest.approx(expected, rel=2e-5), key
+    for group in ("grad", "clipped", "param"):
+        assert_equal(base.group(f"split/whole/{group}"), run.group(f"split/{split}/{group}"), rtol=1e-4, atol=2e-6)
+
+
+def test_clipping_scales_the_whole_gradient_to_the_norm(runs: dict[str, Run]) -> None:
+    for run in runs.values():
+        before, after = run.group("split/whole/grad"), run.group("split/whole/clipped")
+        norm = torch.stack([grad.norm() for grad in before.values()]).norm()
+        assert float(norm) == pytest.approx(run.ranks[0]["split/whole/norm"], rel=1e-5)
+        assert float(norm) > 0.5
+        assert float(torch.stack([grad.norm() for grad in after.values()]).norm()) == pytest.approx(0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_inference_returns_rows_in_their_order(runs: dict[str, Run], layout: str) -> None:
+    base, run = runs["ddp-1"].ranks[0], runs[layout]
+    for forward_only in ("False", "True"):
+        for key in ("logprobs", "entropy"):
+            rows = [row for rank in run.ranks for row in rank[f"infer/{forward_only}/{key}"]]
+            torch.testing.assert_close(
+                torch.tensor(rows), torch.tensor(base[f"infer/False/{key}"]), rtol=1e-5, atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("variant", ("offload", "keep", "by_size"))
+def test_offload_and_resharding_change_nothing(runs: dict[str, Run], layout: str, variant: str) -> None:
+    base, run = runs["ddp-1"], runs[layout]
+    for key in ("losses", "norms"):
+        assert run.ranks[0][f"variant/{variant}/{key}"] == pytest.approx(
+            base.ranks[0][f"variant/plain/{key}"], rel=5e-5
+        )
+    assert_equal(base.group("variant/plain/param"), run.group(f"variant/{variant}/param"), rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bf16_computes_low_and_keeps_fp32_weights(runs: dict[str, Run], layout: str) -> None:
+    run, base = runs[layout].ranks[0], runs["ddp-1"].ranks[0]
+    assert run["variant/bf16/dtypes"] == ["torch.float32"]
+    for key in ("losses", "norms"):
+        assert run[f"variant/bf16/{key}"] == pytest.approx(base[f"variant/plain/{key}"], rel=0.03, abs=0.03)
+        assert run[f"variant/bf16/{key}"] != base[f"variant/plain/{key}"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_gradient_that_is_not_finite_skips_the_step_on_all_ranks(runs: dict[str, Run], layout: str) -> None:
+    run = runs[layout]
+    for rank in run.ranks:
+        assert rank["fault/norm_finite"] is False
+        assert rank["fault/skipped"] == 1
+    assert_equal(run.group("fault/before"), run.group("fault/after"), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_exception_in_a_step_leaves_no_gradient_behind(runs: dict[str, Run], layout: str) -> None:
+    for rank in runs[layout].ranks:
+        assert rank["fault/raised"] is True
+        assert rank["fault/norm_after"] == pytest.approx(runs["ddp-1"].ranks[0]["split/whole/norm"], rel=2e-5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_resume_is_bit_equal(runs: dict[str, Run], layout: str) -> None:
+    run = runs[layout]
+    for rank in run.ranks:
+        assert rank["checkpoint/resumed_losses"] == rank["checkpoint/losses"]
+    assert_equal(run.group("checkpoint/end"), run.group("checkpoint/resumed_end"), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_published_files_hold_what_the_stream_gives(runs: dict[str, Run], layout: str) -> None:
+    stored = load_file(runs[layout].folder / "checkpoint/pretrained_model/model.safetensors")
+    assert_equal(runs[layout].group("checkpoint/saved"), stored, rtol=0, atol=0)
+    assert "model.embed.weight" in stored and "model.scale" in stored
+    assert not any("head" in name for name in stored)
+
+
+def test_export_under_sharding_equals_the_single_process(runs: dict[str, Run]) -> None:
+    fresh = {layout: runs[layout].group("fault/before") for layout in LAYOUTS}
+    for layout in LAYOUTS[1:]:
+        assert_equal(fresh["fsdp2-1"], fresh[layout], rtol=0, atol=0)
+
+
+def test_a_checkpoint_loads_under_another_layout(runs: dict[str, Run]) -> None:
+    folder = runs["fsdp2-2"].folder.parent
+    readers = {"ddp-1": ("fsdp2-2", "ddp-2"), "fsdp2-2": ("ddp-1", "ddp-2"), "ddp-2": ("fsdp2-2",)}
+    continued: dict[str, list[dict[str, torch.Tensor]]] = {}
+    for reader, writers in readers.items():
+        run = read_run(folder, f"{reader}-foreign")
+        for writer in writers:
+            source, again = runs[writer].folder / "checkpoint", run.folder / f"from-{writer}"
+            for file in ("pretrained_model/model.safetensors", "training_state/optimizer_state.safetensors"):
+                assert_equal(load_file(source / file), load_file(again / file), rtol=0, atol=0)
+            for file in ("scheduler_state.json", "optimizer_param_groups.json"):
+                assert (source / "training_state" / file).read_text() == (again / "training_state" / file).read_text()
+            continued.setdefault(writer, []).append(run.group(writer))
+    assert len(continued["ddp-2"]) == len(continued["fsdp2-2"]) == 2
+    for results in continued.values():
+        for result in results[1:]:
+            assert_equal(results[0], result, rtol=1e-4, atol=2e-6)
