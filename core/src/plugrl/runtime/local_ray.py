@@ -1,0 +1,123 @@
+"""Start and stop the local Ray: quickly, quietly, and on the loopback interface alone.
+
+Ray offers no setting for some of this, so a few of its private functions are replaced while it starts. Each one is
+looked up first: a Ray that has it no longer starts as it likes, slower but all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+# Read when ray is imported, and inherited by the processes that it starts.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Written for other systems, but the one switch that keeps Ray from replacing loopback by an outside address.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_enable_metrics_collection": "0",
+    # The present name of this behaviour, chosen here so that Ray does not warn of its change.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+# A worker started ahead of time has not our environment and is never used.
+_SYSTEM_CONFIG = {"prestart_worker_first_driver": False}
+_NONE = object()
+
+
+def start_local(
+    *, runtime_env: Mapping[str, Any], namespace: str, resources: Mapping[str, float], store_bytes: int, dashboard: bool
+) -> None:
+    """Start Ray's processes on this machine and connect to them; they end with this process at the latest.
+
+    ``RAY_ADDRESS`` and the address that ``ray start`` leaves behind are ignored.
+    """
+    with _environment(_ENVIRONMENT):
+        import ray
+
+        with _lean_head(dashboard):
+            ray.init(
+                address="local",
+                num_cpus=max(4, os.cpu_count() or 1),
+                resources=dict(resources) or None,
+                object_store_memory=store_bytes,
+                include_dashboard=dashboard,
+                dashboard_host=LOOPBACK,
+                namespace=namespace,
+                runtime_env=dict(runtime_env),
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address=LOOPBACK,
+                _system_config=_SYSTEM_CONFIG,
+            )
+
+
+def join(address: str, *, runtime_env: Mapping[str, Any], namespace: str) -> None:
+    """Connect to the Ray cluster at ``address``."""
+    import ray
+
+    ray.init(
+        address=address,
+        namespace=namespace,
+        runtime_env=dict(runtime_env),
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+
+
+def stop() -> None:
+    """Disconnect; a Ray that this process started ends, and is waited for."""
+    import ray
+
+    if "wait_for_processes" in inspect.signature(ray.shutdown).parameters:
+        ray.shutdown(wait_for_processes=True)
+    else:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _lean_head(dashboard: bool) -> Iterator[None]:
+    """Leave out what a local run without dashboard has no use for: API server, autoscaler and log forwarding.
+
+    They are four Python processes, of which ``ray.init`` waits for one: more than half of its time.
+    """
+    from ray._private import node, ray_constants, services, utils
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_replaced(ray_constants, "ENABLE_RAY_CLUSTER", False))
+        if not dashboard:
+            unneeded = ImportError("not needed")
+            stack.enter_context(_replaced(services, "start_api_server", lambda *args, **kwargs: ("", None)))
+            stack.enter_context(_replaced(node.Node, "start_monitor", lambda self: None))
+            stack.enter_context(_replaced(node.Node, "start_log_monitor", lambda self: None))
+            stack.enter_context(_replaced(utils, "get_dashboard_dependency_error", lambda: unneeded))
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: ModuleType | type, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name, _NONE)
+    if before is _NONE:
+        yield
+        return
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for a while; those that the user has set stay as they are."""
+    added = [name for name in variables if name not in os.environ]
+    os.environ.update({name: variables[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)

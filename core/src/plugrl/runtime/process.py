@@ -1,0 +1,78 @@
+"""Looking at processes of this machine: alive or not, since when, the end of their logs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_PROC = Path("/proc")
+_STARTED_FIELD = 19  # counted after the name, which may itself hold spaces
+
+
+def started_at(pid: int) -> str:
+    """Return the kernel's start time of a process, empty when there is none (or no /proc)."""
+    fields = _stat(pid)
+    return fields[_STARTED_FIELD] if fields else ""
+
+
+def is_alive(pid: int, started: str = "") -> bool:
+    """Whether the process runs. A zombie does not; nor does another process that got the pid since."""
+    if not (_PROC / "self").exists():
+        return _answers_signal(pid)
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in "ZX" and (not started or fields[_STARTED_FIELD] == started)
+
+
+def wait_gone(processes: Iterable[tuple[int, str]], timeout: float) -> list[tuple[int, str]]:
+    """Wait until the ``(pid, start time)`` pairs are gone; return those that are left after ``timeout`` seconds."""
+    left = list(processes)
+    deadline = time.monotonic() + timeout
+    while left and time.monotonic() < deadline:
+        left = [(pid, started) for pid, started in left if is_alive(pid, started)]
+        if left:
+            time.sleep(0.02)
+    return left
+
+
+def kill(pid: int, started: str) -> None:
+    """Kill a process of this machine, if it is still the one that started then."""
+    if is_alive(pid, started):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def tail(path: str, lines: int = 12, size: int = 16384) -> str:
+    """Return the last lines of a text file, empty when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - size))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    # Ray marks its log files with lines of its own.
+    kept = [line for line in text.splitlines() if line.strip() and not line.startswith(":")]
+    return "\n".join(kept[-lines:])
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _answers_signal(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,229 @@
+"""The Ray session of a run: started or joined, the plugins in every worker, and gone without a trace afterwards."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from plugrl.config.schema import ClusterConfig
+from plugrl.errors import PlugRLError, UserError
+from plugrl.runtime import local_ray
+from plugrl.runtime.rundir import create_run_directory, remove_run_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plugrl.platforms.base import PlatformBase
+    from plugrl.plugins.ledger import Ledger
+    from plugrl.runtime.group import WorkerGroup
+    from plugrl.runtime.liveness import Watch
+    from plugrl.runtime.nodes import NodeSlots
+
+SETUP_HOOK = "plugrl.plugins.bootstrap.setup"
+STORE_BYTES = 256 * 2**20
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class RaySession:
+    """Ray for one run; use it as a context manager.
+
+    Without ``cluster.ray_address`` a local Ray is started, which listens on loopback alone; no other one is ever
+    joined. Every name of the run (actors, namespaces, sockets) holds ``run_id``, so runs in one cluster never meet.
+    Leaving the block, however it is left, ends all groups and processes of the run.
+
+    Args:
+        cluster: the configuration's ``cluster`` section.
+        ledger: the driver's plugins, which all workers must have too; loaded when omitted.
+        platform: registered name of the platform; chosen as everywhere when omitted.
+        env: variables that every worker gets.
+        store_bytes: size of the local Ray's object store.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterConfig | None = None,
+        ledger: Ledger | None = None,
+        *,
+        platform: str | None = None,
+        env: Mapping[str, str] | None = None,
+        store_bytes: int = STORE_BYTES,
+    ):
+        self.config = cluster or ClusterConfig()
+        self.run_id = secrets.token_hex(4)
+        self._ledger = ledger
+        self._platform_name = platform
+        self._env = dict(env or {})
+        self._store_bytes = store_bytes
+        self._groups: dict[str, WorkerGroup] = {}
+        self._generations: dict[str, int] = {}
+        self._started = False
+        self.platform: PlatformBase
+        self.nodes: list[NodeSlots] = []
+        self.local_node_id = ""
+        self.run_directory = Path()
+        self.watch: Watch
+
+    # ----------------------------------------------------------------- life
+    def start(self) -> RaySession:
+        """Start or join Ray. Raises UserError when this process is connected to one already."""
+        import ray
+
+        if ray.is_initialized():
+            raise UserError("This process is connected to a Ray already; leave it with ray.shutdown() first.")
+        self._choose_platform()
+        self.run_directory = create_run_directory(self.run_id)
+        atexit.register(self.shutdown)
+        self._started = True
+        try:
+            self._connect()
+        except BaseException:
+            self.shutdown()
+            raise
+        return self
+
+    def shutdown(self, *, graceful: bool = False) -> None:
+        """End all groups, leave Ray (and end it, if it was started here) and remove the run's files; may be repeated.
+
+        With ``graceful`` the workers may release what they hold first; without, they are killed, since they may hang.
+        """
+        if not self._started:
+            return
+        self._started = False
+        atexit.unregister(self.shutdown)
+        with _ctrl_c_held_back():
+            try:
+                for group in self.open_groups():
+                    group.close(graceful=graceful)
+            finally:
+                local_ray.stop()
+                remove_run_directory(self.run_directory)
+
+    def __enter__(self) -> RaySession:
+        return self if self._started else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown(graceful=kind is None)
+
+    # ----------------------------------------------------------------- views
+    @property
+    def platform_name(self) -> str:
+        """Registered name of the platform that driver and workers run on."""
+        assert self._platform_name is not None
+        return self._platform_name
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this session started its own Ray."""
+        return self.config.ray_address is None
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices of all nodes."""
+        return sum(node.devices for node in self.nodes)
+
+    @property
+    def namespace(self) -> str:
+        """Ray namespace of this run."""
+        return f"plugrl-{self.run_id}"
+
+    def open_groups(self) -> list[WorkerGroup]:
+        """Return the groups that are not closed, in the order of their launch."""
+        return list(self._groups.values())
+
+    # ----------------------------------------------------------------- for worker groups
+    def admit(self, group: WorkerGroup) -> int:
+        """Take up a group and return its generation; raises PlugRLError while another one has the name."""
+        if not self._started:
+            raise PlugRLError("The Ray session is not started: use `with RaySession(...) as session:`.")
+        if group.name in self._groups:
+            raise PlugRLError(f"A worker group {group.name!r} is running already; close it first.")
+        self._groups[group.name] = group
+        generation = self._generations.get(group.name, 0)
+        self._generations[group.name] = generation + 1
+        return generation
+
+    def dismiss(self, group: WorkerGroup) -> None:
+        """Forget a closed group, so that its name may be used again."""
+        if self._groups.get(group.name) is group:
+            del self._groups[group.name]
+        self.watch.forget(group)
+
+    def thread_variables(self, count: int) -> dict[str, str]:
+        """Return the variables that limit the threads of numerical libraries when they are loaded."""
+        return dict.fromkeys(_THREAD_VARIABLES, str(count))
+
+    # ----------------------------------------------------------------- starting
+    def _choose_platform(self) -> None:
+        from plugrl.platforms import get_platform
+        from plugrl.platforms.selection import current_selection
+        from plugrl.plugins import load_plugins
+
+        self._ledger = self._ledger or load_plugins()
+        # A driver beside a cluster needs no device of its own.
+        self.platform = get_platform(self._platform_name, allow_unavailable=not self.is_local)
+        selection = current_selection()
+        assert selection is not None
+        self._platform_name = selection.platform_name
+
+    def _connect(self) -> None:
+        import ray
+
+        from plugrl.runtime.liveness import Watch
+        from plugrl.runtime.nodes import session_nodes
+
+        runtime_env = {"env_vars": self._worker_environment(), "worker_process_setup_hook": SETUP_HOOK}
+        if self.config.ray_address is None:
+            local_ray.start_local(
+                runtime_env=runtime_env,
+                namespace=self.namespace,
+                resources=self._local_resources(),
+                store_bytes=self._store_bytes,
+                dashboard=self.config.dashboard,
+            )
+        else:
+            local_ray.join(self.config.ray_address, runtime_env=runtime_env, namespace=self.namespace)
+        self.local_node_id = ray.get_runtime_context().get_node_id()
+        self.watch = Watch(self.local_node_id)
+        self.nodes = session_nodes(self.platform)
+
+    def _local_resources(self) -> dict[str, float]:
+        name = self.platform.ray_resource_name()
+        return {name: float(self.platform.device_count())} if name else {}
+
+    def _worker_environment(self) -> dict[str, str]:
+        from plugrl.plugins import bootstrap
+        from plugrl.runtime.rendezvous import loopback_interface
+
+        assert self._ledger is not None
+        env = {name: os.environ[name] for name in self.platform.forward_env_vars() if name in os.environ}
+        env.update(dict.fromkeys(self.platform.ray_noset_envvars(), "1"))
+        env.update(self.thread_variables(self.config.threads_per_worker))
+        interface = loopback_interface()
+        if self.is_local and interface:
+            env["GLOO_SOCKET_IFNAME"] = interface
+        env.update(bootstrap.worker_env_vars(self._ledger))
+        env.update(self._env)
+        return env
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Let nobody interrupt the clean-up, which takes seconds; signals can only be set in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: Any = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)

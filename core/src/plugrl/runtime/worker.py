@@ -1,0 +1,101 @@
+"""The base class of everything that runs on a device, and what a worker knows about its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from plugrl.platforms.base import PlatformBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerContext:
+    """Where a worker stands in its group and on its node.
+
+    Attributes:
+        group: name of the worker group.
+        rank: rank in the group; ``world_size`` ranks in all.
+        local_rank: rank among those of the group on the same node.
+        node_id, node_ip: Ray's node.
+        device_index: logical index of the worker's device on its node.
+        num_threads: threads torch may use.
+        master_address, master_port: where rank 0 offers the rendezvous; port 0 when the group has one rank.
+        run_id: the run that all names belong to; ``generation`` counts the launches under the group's name.
+        run_directory: folder of this run for sockets and other short-lived files, readable by its owner alone.
+        collective_timeout_s: seconds a collective may take.
+    """
+
+    group: str
+    rank: int
+    world_size: int
+    local_rank: int
+    node_id: str
+    node_ip: str
+    device_index: int
+    num_threads: int
+    master_address: str
+    master_port: int
+    run_id: str = ""
+    generation: int = 0
+    run_directory: str = ""
+    collective_timeout_s: float = 1800.0
+
+
+class Worker:
+    """One rank of a worker group: derive from it, put what is slow into :meth:`setup`, add methods to execute.
+
+    The host sets ``context`` and ``platform`` before ``__init__`` runs, so both may be used there. With more than one
+    rank the process group stands when :meth:`setup` runs, unless the class says ``process_group = False``.
+    """
+
+    process_group: ClassVar[bool] = True
+    context: WorkerContext
+    platform: PlatformBase
+    _store: Any = None
+
+    def setup(self) -> None:
+        """Make the worker ready; called once, after the process group stands. The base class does nothing."""
+
+    @property
+    def rank(self) -> int:
+        """Rank in the group."""
+        return self.context.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the group."""
+        return self.context.world_size
+
+    def init_process_group(self) -> None:
+        """Join torch's default process group with the platform's backend; nothing when it stands already.
+
+        The rendezvous is the socket that rank 0 opened on the node's own address, so no port is ever guessed. Waits of
+        the group, and of every later collective, end after ``context.collective_timeout_s``.
+        """
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            return
+        from plugrl.runtime.rendezvous import open_store
+
+        context = self.context
+        if self._store is None:
+            self._store, _ = open_store(context.node_ip, context.collective_timeout_s)
+        dist.init_process_group(
+            self.platform.communication_backend_name(),
+            store=dist.PrefixStore(f"{context.group}.{context.generation}", self._store),
+            rank=context.rank,
+            world_size=context.world_size,
+            timeout=timedelta(seconds=context.collective_timeout_s),
+        )
+
+    def close(self) -> None:
+        """Release what the worker holds; called before its process ends. An override calls this one last."""
+        import sys
+
+        dist = sys.modules.get("torch.distributed")
+        if dist is not None and dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+        self._store = None

@@ -1,0 +1,1 @@
+"""Helpers for the tests of PlugRL and of its plugins."""
