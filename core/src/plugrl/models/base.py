@@ -29,7 +29,7 @@ class BasePolicy(torch.nn.Module, ABC):
     def forward(self, forward_type: str = "default", **kwargs: Any) -> dict[str, Any]:
         """Run ``{forward_type}_forward(**kwargs)``. Raises UnsupportedCapability listing the forwards there are."""
         method = getattr(self, f"{forward_type}{_SUFFIX}", None)
-        if method is None:
+        if method is None or forward_type.startswith("_"):  # torch has private methods of that form
             raise UnsupportedCapability(
                 f"{type(self).__name__} has no forward type {forward_type!r}. It has: {one_of(self.forward_types())}."
             )
