@@ -60,7 +60,8 @@ class PluginRecord:
 
     def sentence(self) -> str:
         """Say in one line what keeps the plugin out and what to do next; empty for an active one."""
-        doctor = f"Run `plugrl plugins doctor {self.name}`."
+        # The name of a shadowed plugin leads to the one that shadows it.
+        doctor = f"Run `plugrl plugins doctor {self.distribution if self.state == 'shadowed' else self.name}`."
         if self.state == "failed":
             return f"{self.title} failed in {self.phase}: {self.reason}. {doctor}"
         if self.state == "disabled":

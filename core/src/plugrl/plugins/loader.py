@@ -99,7 +99,7 @@ def isolated() -> Iterator[None]:
     global _settings
     from plugrl.plugins import hooks
 
-    with _lock, ExitStack() as stack:
+    with ExitStack() as stack:
         for registry in registries().values():
             stack.enter_context(registry.temporary())
         stack.enter_context(hooks.isolated())

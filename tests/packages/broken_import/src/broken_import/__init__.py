@@ -1,0 +1,1 @@
+"""Test plugin: raises at import."""

@@ -1,0 +1,1 @@
+"""Test plugin: claims the same key as duplicate_a."""

@@ -1,0 +1,1 @@
+"""Test plugin: needs another core."""

@@ -1,0 +1,1 @@
+"""Test plugin: names no manifest."""

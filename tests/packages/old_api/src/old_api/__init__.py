@@ -1,0 +1,1 @@
+"""Test plugin: written for an old plugin API."""

@@ -1,0 +1,1 @@
+"""Test plugin: raises OSError at import."""

@@ -1,0 +1,1 @@
+"""Test plugin: resolves the platform while loading."""

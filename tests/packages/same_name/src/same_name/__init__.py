@@ -1,0 +1,1 @@
+"""Test plugin: takes the name of good_plugin."""

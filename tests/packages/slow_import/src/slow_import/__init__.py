@@ -1,0 +1,1 @@
+"""Test plugin: slow to import."""

@@ -1,0 +1,1 @@
+"""Test plugin: calls sys.exit at import."""
