@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import plugrl.platforms.probing as probing_module
 import plugrl.platforms.registry as registry_module
 import plugrl.platforms.selection as selection_module
 from plugrl.errors import PlatformNotFound
@@ -83,8 +84,8 @@ def platforms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[Any]]:
     registry: Registry[Any] = Registry("platform", check=registry_module.check_platform, not_found=PlatformNotFound)
     cpu = registry_module.PLATFORMS.entry("cpu")
     registry.register_target("cpu", cpu.target or "", meta=cpu.meta, origin=cpu.origin)
-    monkeypatch.setattr(registry_module, "PLATFORMS", registry)
-    monkeypatch.setattr(selection_module, "PLATFORMS", registry)
+    for module in (probing_module, registry_module, selection_module):
+        monkeypatch.setattr(module, "PLATFORMS", registry)
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
     reset()
     yield registry
