@@ -55,3 +55,56 @@ def test_importing_the_light_modules_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_loss_that_does_not_take_the_global_counts_is_refused():
+    from plugrl.errors import PluginError
+
+    def careless(log_probs, old_log_probs, advantages, mask, *, aggregation="token-mean"):
+        return log_probs
+
+    with losses.temporary(), pytest.raises(PluginError, match="does not take .*dp_size.*token_loss"):
+        register_policy_loss("careless")(careless)
+
+
+def test_a_plugin_makes_a_loss_of_a_formula():
+    torch = pytest.importorskip("torch")
+    from plugrl.algorithms import get_policy_loss, token_loss
+
+    def squared(log_probs, old_log_probs, advantages, mask, *, scale=1.0):
+        return scale * (log_probs - old_log_probs) ** 2, {}
+
+    with losses.temporary():
+        register_policy_loss("squared")(token_loss()(squared))
+        loss, _ = get_policy_loss("squared")(
+            torch.tensor([[1.0, float("nan")]]),
+            torch.zeros(1, 2),
+            torch.zeros(1, 2),
+            torch.tensor([[1, 0]]),
+            clip_low=0.2,
+            dp_size=2,
+            batch_num_tokens=4,
+            scale=3.0,
+        )
+    assert loss.item() == 1.5
+
+
+def test_options_are_checked_before_a_run():
+    pytest.importorskip("torch")
+    from plugrl.algorithms import check_options
+
+    check_options("loss", "dro", {"dro_beta": 0.1})
+    check_options("advantage", "gpg", {"f_norm": 2.0})
+    with pytest.raises(ValueError, match='"vanilla" has no option "dro_beta"'):
+        check_options("loss", "vanilla", {"dro_beta": 0.1})
+    with pytest.raises(ValueError, match='No advantage "gpgg". Did you mean "gpg"'):
+        check_options("advantage", "gpgg", {})
+
+
+def test_the_signature_of_a_loss_shows_its_options():
+    pytest.importorskip("torch")
+    import inspect
+
+    from plugrl.algorithms.policy_losses import policy_loss, vanilla
+
+    assert set(inspect.signature(policy_loss).parameters) == set(inspect.signature(vanilla).parameters)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.algorithms.registry import (
     advantages,
+    check_options,
     get_advantage,
     get_policy_loss,
     losses,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from plugrl.algorithms.aggregation import aggregate
     from plugrl.algorithms.controllers import AdaptiveKLController, FixedKLController, make_kl_controller
     from plugrl.algorithms.divergence import kl, kl_penalty_in_reward
+    from plugrl.algorithms.formulas import token_loss
     from plugrl.algorithms.masking import masked_mean, masked_sum, masked_var, place_rewards, whiten
     from plugrl.algorithms.objective import actor_objective
     from plugrl.algorithms.policy_losses import policy_loss
@@ -40,6 +42,7 @@ _MODULES = {
     "masked_var": "masking",
     "place_rewards": "masking",
     "policy_loss": "policy_losses",
+    "token_loss": "formulas",
     "value_loss": "value_losses",
     "whiten": "masking",
 }
@@ -50,6 +53,7 @@ __all__ = [
     "actor_objective",
     "advantages",
     "aggregate",
+    "check_options",
     "get_advantage",
     "get_policy_loss",
     "kl",
@@ -65,6 +69,7 @@ __all__ = [
     "register_advantage",
     "register_policy_loss",
     "resolve_warmup_steps",
+    "token_loss",
     "value_loss",
     "whiten",
 ]

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from torch import Tensor
 
-from plugrl.algorithms.masking import as_mask, masked_mean, masked_sum, zero_masked
+from plugrl.algorithms.masking import as_mask, full_precision, masked_mean, masked_sum, zero_masked
 from plugrl.errors import UserError, one_of
 
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -52,6 +52,7 @@ def aggregate(
     """
     if mode not in MODES:
         raise UserError(f'No loss aggregation "{mode}". Known: {one_of(MODES)}.')
+    values = full_precision(values)  # a sum over thousands of tokens in half precision would lose most of them
     if mode == "token-sum":
         return masked_sum(values, mask) * dp_size
     if mode == "token-mean":

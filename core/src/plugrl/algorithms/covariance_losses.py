@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from plugrl.algorithms.formulas import Metrics, log_ratio, loss_metrics, token_loss
 from plugrl.algorithms.masking import masked_mean
-from plugrl.algorithms.token_loss import Metrics, log_ratio, loss_metrics, token_loss
 
 
 def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from plugrl.algorithms.token_loss import Metrics, log_ratio, loss_metrics, token_loss
+from plugrl.algorithms.formulas import Metrics, log_ratio, loss_metrics, token_loss
 from plugrl.errors import UserError
 
 RATIO_CAP = 20.0

@@ -1,6 +1,7 @@
 """Policy losses whose gradient flows through the probability ratio r = exp(log_probs - old_log_probs).
 
-Call them as :func:`policy_loss`; ``token_loss`` says what they have in common. Names and definitions are verl's.
+Call them as :func:`policy_loss`; :mod:`plugrl.algorithms.formulas` says what they have in common. Names and
+definitions are verl's.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from plugrl.algorithms.formulas import Metrics, log_ratio, loss_metrics, token_loss
 from plugrl.algorithms.masking import masked_mean
-from plugrl.algorithms.token_loss import Metrics, log_ratio, loss_metrics, token_loss
 from plugrl.errors import UserError
 
 

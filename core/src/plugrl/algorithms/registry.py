@@ -9,16 +9,17 @@ and a policy loss
     ``fn(log_probs, old_log_probs, advantages, mask, *, <keywords it uses>) -> (loss 0-d, metrics)``.
 
 Callers give the common keywords to every one of them; those that a function does not declare are left out, while an
-unknown option is an error. Plugins and scripts add their own through :func:`register_advantage` and
-:func:`register_policy_loss`.
+unknown option is an error. A policy loss must take all keywords of the aggregation: without the global counts it would
+be scaled wrongly on several ranks. ``plugrl.algorithms.token_loss`` makes such a function of a formula for one token.
+Plugins and scripts add their own through :func:`register_advantage` and :func:`register_policy_loss`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from plugrl.errors import PluginError, UserError, nearest, one_of
 from plugrl.registry import Registry
@@ -40,7 +41,7 @@ LOSS_KEYWORDS = frozenset({"clip_low", "clip_high", "clip_dual"})
 AGGREGATION_KEYWORDS = frozenset(
     {"aggregation", "rollout_is_weights", "dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor"}
 )
-"""Keywords of :func:`plugrl.algorithms.aggregate` that the workers give to every policy loss."""
+"""Keywords that say how a policy loss is weighted and aggregated; every policy loss must take them."""
 
 
 def _check_callable(key: Any, value: object) -> None:
@@ -48,12 +49,23 @@ def _check_callable(key: Any, value: object) -> None:
         raise PluginError(f'"{key}" is registered as an algorithm but is {type(value).__name__}, not a function.')
 
 
+def _check_loss(key: Any, value: object) -> None:
+    _check_callable(key, value)
+    declared = declared_keywords(value)  # type: ignore[arg-type]
+    missing = AGGREGATION_KEYWORDS - declared if declared is not None else ()
+    if missing:
+        raise PluginError(
+            f'Policy loss "{key}" does not take {one_of(missing)}. Declare them or **keywords and hand them to '
+            "plugrl.algorithms.aggregate, or make it with plugrl.algorithms.token_loss."
+        )
+
+
 def _exact(key: Any) -> Any:
     return key
 
 
 advantages: Registry[Advantage] = Registry("advantage", normalize=_exact, check=_check_callable)
-losses: Registry[PolicyLoss] = Registry("loss", normalize=_exact, check=_check_callable)
+losses: Registry[PolicyLoss] = Registry("loss", normalize=_exact, check=_check_loss)
 
 _ADVANTAGES = {
     "gae": ("return_advantages:gae", "generalised advantage estimation; needs values"),
@@ -133,15 +145,33 @@ def get_policy_loss(mode: str) -> PolicyLoss:
     Raises:
         NotRegistered: (a ValueError) no such mode; known ones are listed.
     """
-    return _tolerant(f'policy loss "{mode}"', losses.get(mode), LOSS_KEYWORDS | AGGREGATION_KEYWORDS)
+    return _tolerant(f'policy loss "{mode}"', losses.get(mode), LOSS_KEYWORDS)
 
 
 def declared_keywords(function: Callable[..., Any]) -> frozenset[str] | None:
-    """Return the names of the keywords a function declares, or None if it takes any."""
+    """Return the names of the keywords a function declares besides its tensors, or None if it takes any."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    return frozenset(parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY)
+    return frozenset(
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty
+    )
+
+
+def check_options(kind: Literal["advantage", "loss"], name: str, options: Mapping[str, Any]) -> None:
+    """Check before a run that the estimator or loss ``name`` exists and takes these options of the configuration.
+
+    Raises:
+        NotRegistered: (a ValueError) no such name.
+        UserError: an option it does not have.
+    """
+    registry: Registry[Any] = advantages if kind == "advantage" else losses
+    declared = declared_keywords(registry.get(name))
+    if declared is not None:
+        what = f'advantage estimator "{name}"' if kind == "advantage" else f'policy loss "{name}"'
+        select_keywords(what, declared, frozenset(), dict(options))
 
 
 def select_keywords(

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from plugrl.algorithms.aggregation import Counts, aggregate
+from plugrl.algorithms.formulas import share
 from plugrl.algorithms.masking import as_mask, full_precision, masked_mean, zero_masked
-from plugrl.algorithms.token_loss import share
 
 
 def value_loss(

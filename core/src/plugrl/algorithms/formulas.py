@@ -7,6 +7,7 @@ its gradient; it returns the loss of each token and metrics.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -93,7 +94,15 @@ def token_loss(*, aggregation: str | None = None) -> Callable[[Formula], Callabl
             )
             return total, metrics
 
-        del loss.__wrapped__  # its signature is the loss's, not the formula's
+        loss.__signature__ = _signature(loss, formula)  # type: ignore[attr-defined]
         return loss
 
     return decorate
+
+
+def _signature(loss: Callable[..., Any], formula: Formula) -> inspect.Signature:
+    """Return the loss's own signature with the formula's options in place of ``**options``."""
+    own = inspect.signature(loss, follow_wrapped=False).parameters.values()
+    options = inspect.signature(formula).parameters.values()
+    kept = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
+    return inspect.Signature([*kept, *(option for option in options if option.kind is option.KEYWORD_ONLY)])
