@@ -48,6 +48,10 @@ class CausalLMConfig(ModelConfig):
     cache_dir: str | None = None
     """Where converted GGUF files are kept; null: the user's cache folder."""
 
+    def from_folder(self, folder: str) -> CausalLMConfig:
+        """Return the same settings with weights and tokenizer of ``folder`` alone."""
+        return self.model_copy(update={"path": folder, "config": None, "gguf_file": None, "tokenizer": None})
+
     @model_validator(mode="after")
     def _one_source(self) -> CausalLMConfig:
         if (self.path is None) == (self.config is None):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from plugrl.config.schema.base import Section
 
@@ -30,3 +30,7 @@ class ModelConfig(Section):
 
     seed: int = 0
     """Seed of random initial weights."""
+
+    def from_folder(self, folder: str) -> Self:
+        """Return the same settings with the weights of ``folder``, a model folder that a checkpoint holds."""
+        return self.model_copy(update={"path": folder})

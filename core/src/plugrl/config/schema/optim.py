@@ -45,6 +45,9 @@ class OptimConfig(Section):
     num_cycles: float = Field(0.5, ge=0)
     """Cosine periods between the warm-up and the last step."""
 
+    total_training_steps: int = Field(-1, ge=-1)
+    """Length of the schedule in steps of the trainer; -1 takes it from the run."""
+
 
 class CheckpointConfig(Section):
     """What a component saves and loads."""

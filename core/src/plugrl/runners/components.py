@@ -1,0 +1,131 @@
+"""Launching the components of a run on their devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from plugrl.config.schema import ModelConfig, OptimConfig, RunConfig
+from plugrl.runtime import RaySession, WorkerGroup, resolve_placement, wait_all
+from plugrl.workers.groups import RolloutGroup, TrainingGroup
+from plugrl.workers.training import EngineSpec
+
+TRAINING_WORKER = "plugrl.workers.training:TrainingWorker"
+ROLLOUT_WORKER = "plugrl.workers.rollout:RolloutWorker"
+
+Component = Literal["actor", "rollout", "ref", "critic"]
+
+
+@dataclass
+class Components:
+    """The running components; those that the run does not need are None."""
+
+    rollout: RolloutGroup | None = None
+    actor: TrainingGroup | None = None
+    ref: TrainingGroup | None = None
+    critic: TrainingGroup | None = None
+
+    @property
+    def num_devices(self) -> int:
+        """Distinct devices that the components use."""
+        groups = [self.actor, self.rollout, self.ref, self.critic]
+        return len({device for group in groups if group is not None for device in group.group.devices})
+
+    def close(self) -> None:
+        """End all workers; their names may be used again."""
+        for group in (self.rollout, self.actor, self.ref, self.critic):
+            if group is not None:
+                group.close()
+
+
+def rl_components(config: RunConfig) -> tuple[Component, ...]:
+    """Return the components that reinforcement learning with this configuration needs."""
+    needed: list[Component] = ["actor", "rollout"]
+    if config.uses_reference:
+        needed.append("ref")
+    if config.uses_critic:
+        needed.append("critic")
+    return tuple(needed)
+
+
+def placement(config: RunConfig, needed: tuple[Component, ...], device_count: int) -> dict[str, tuple[int, ...]]:
+    """Return the device of each rank by component.
+
+    Without a word in ``cluster.component_placement`` the actor takes ``trainer.n_gpus_per_node`` devices of each node
+    (one if that is unset), and the others share the actor's. Components of a configuration that this run does not
+    need may be placed all the same.
+    """
+    given = config.cluster.component_placement
+    count = (config.trainer.n_gpus_per_node or 1) * config.trainer.nnodes
+    actor: object = f"0-{count - 1}"
+    for key, value in given.items():
+        if "actor" in [name.strip() for name in str(key).split(",")]:
+            actor = value
+    defaults = {name: actor for name in ("actor", "rollout", "ref", "critic")}
+    resolved = resolve_placement(given, defaults, device_count)
+    return {name: resolved[name] for name in needed}
+
+
+def launch(
+    session: RaySession,
+    config: RunConfig,
+    needed: tuple[Component, ...],
+    *,
+    total_steps: int,
+    optim: OptimConfig | None = None,
+) -> Components:
+    """Start the needed components together and wait until all are ready.
+
+    ``total_steps`` is the length of the learning-rate schedules; ``optim`` replaces the actor's optimizer settings.
+    """
+    devices = placement(config, needed, session.device_count)
+    groups: dict[str, WorkerGroup] = {}
+    try:
+        for name in needed:
+            groups[name] = _start(session, config, name, devices[name], total_steps, optim)
+        wait_all([group.ready for group in groups.values()], config.cluster.start_timeout_s)
+    except BaseException:
+        for group in groups.values():
+            group.close(graceful=False)
+        raise
+    timeout = config.cluster.step_timeout_s
+    training = {name: TrainingGroup(group, timeout) for name, group in groups.items() if name != "rollout"}
+    rollout = None
+    if "rollout" in groups:
+        rollout = RolloutGroup(groups["rollout"], timeout, config.rollout.update_weights_bucket_megabytes)
+    return Components(
+        rollout=rollout, actor=training.get("actor"), ref=training.get("ref"), critic=training.get("critic")
+    )
+
+
+def _start(
+    session: RaySession,
+    config: RunConfig,
+    name: Component,
+    devices: tuple[int, ...],
+    total_steps: int,
+    optim: OptimConfig | None,
+) -> WorkerGroup:
+    if name == "rollout":
+        args: tuple[object, ...] = (config.model, config.rollout)
+        return WorkerGroup(session, ROLLOUT_WORKER, name=name, devices=devices, args=args)
+    spec = _engine_spec(config, name, total_steps, optim)
+    return WorkerGroup(session, TRAINING_WORKER, name=name, devices=devices, args=(spec,))
+
+
+def _engine_spec(config: RunConfig, name: Component, total_steps: int, optim: OptimConfig | None) -> EngineSpec:
+    if name == "critic":
+        model: ModelConfig = config.critic.model or config.model
+        return EngineSpec(
+            engine_type="value_model", section=config.critic, model=model, optim=config.critic.optim,
+            total_steps=total_steps, seed=config.trainer.seed,
+        )  # fmt: skip
+    section = config.actor if name == "actor" else config.ref
+    return EngineSpec(
+        engine_type="language_model",
+        section=section,
+        model=config.model,
+        optim=(optim or config.actor.optim) if name == "actor" else None,
+        total_steps=total_steps,
+        seed=config.trainer.seed,
+    )

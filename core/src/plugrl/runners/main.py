@@ -1,0 +1,200 @@
+"""What the commands ``train``, ``sft`` and ``eval`` do: check everything, start Ray, run a loop, leave a record."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from plugrl.checkpoints import CheckpointStore
+from plugrl.config.schema import RunConfig
+from plugrl.models import get_processor
+from plugrl.models.processor import TextProcessor
+from plugrl.platforms import get_platform
+from plugrl.plugins import hooks, load_plugins
+from plugrl.rewards.manager import RewardManager
+from plugrl.runners.components import Component, launch, placement, rl_components
+from plugrl.runners.grpo import train_grpo
+from plugrl.runners.ppo import train_ppo
+from plugrl.runners.prompts import PromptData
+from plugrl.runners.rl import RlRun, rl_plan
+from plugrl.runners.sft import SftRun, train_sft
+from plugrl.runners.summary import print_summary
+from plugrl.runners.validation import Validation, validate
+from plugrl.runtime import RaySession
+from plugrl.tracking import RunDirectory, Tracker
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS = "pretrained_model"
+"""The part of a checkpoint that is a model folder."""
+
+
+@dataclass
+class Inputs:
+    """What is loaded and checked before anything is started."""
+
+    processor: TextProcessor
+    reward: RewardManager | None
+    run_dir: RunDirectory
+    store: CheckpointStore
+    resume_from: Path | None = None
+
+
+def run_train(config: RunConfig) -> None:
+    """Train by reinforcement learning, after supervised training if the configuration asks for it; print the result."""
+    began = time.perf_counter()
+    inputs = check_inputs(config)
+    data = PromptData(config, inputs.processor)
+    platform = get_platform(config.platform, allow_unavailable=config.cluster.ray_address is not None)
+    devices = placement(config, rl_components(config), platform.device_count())
+    plan = rl_plan(config, len(data.train), len(devices["actor"]))
+    if config.sft.before_rl and inputs.resume_from is None:
+        PromptData(config, inputs.processor, supervised=True)
+    if inputs.resume_from is None:
+        set_aside(inputs.run_dir.path)
+    with opened(config, inputs, phase="rl") as (session, tracker):
+        if config.sft.before_rl:
+            config = after_sft(config, inputs, session, tracker)
+        tracker.start_phase("rl", plan.total_steps, _step_of(inputs.resume_from))
+        components = launch(session, config, rl_components(config), total_steps=plan.total_steps)
+        assert inputs.reward is not None
+        run = RlRun(config, components, data, inputs.processor, inputs.reward, tracker, inputs.store, plan)
+        if inputs.resume_from is not None:
+            run.resume(inputs.resume_from)
+        (train_ppo if config.uses_critic else train_grpo)(run)
+        components.close()
+    finish(config, inputs, run.validations, began)
+
+
+def run_sft(config: RunConfig) -> None:
+    """Train on reference responses and print the result."""
+    began = time.perf_counter()
+    inputs = check_inputs(config)
+    PromptData(config, inputs.processor, supervised=True)
+    set_aside(inputs.run_dir.path)
+    with opened(config, inputs, phase="sft") as (session, tracker):
+        run = _sft(config, inputs, session, tracker, inputs.store)
+    finish(config, inputs, run.validations, began)
+
+
+def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
+    """Measure ``checkpoint`` (or ``model.path``) on the held-out prompts and print the result."""
+    began = time.perf_counter()
+    if checkpoint is not None:
+        config = with_model(config, weights_of(checkpoint))
+    processor = get_processor(config.model)
+    reward = RewardManager(config.reward)
+    data = PromptData(config, processor)
+    with RaySession(config.cluster, load_plugins(), platform=config.platform) as session:
+        components = launch(session, config, ("rollout",), total_steps=1)
+        assert components.rollout is not None
+        validation = validate(config, components.rollout, data, processor, reward, 0)
+        components.close()
+    for name, value in sorted(validation.metrics.items()):
+        print(f"{name}: {value:.4f}")
+    print_summary([validation], seconds=time.perf_counter() - began, steps=0, tokens=0, report=None)
+
+
+def check_inputs(config: RunConfig) -> Inputs:
+    """Load what can be loaded without workers, so that every mistake shows before one is started."""
+    run_dir = RunDirectory(config.trainer.default_local_dir)
+    store = CheckpointStore(run_dir.checkpoints, config.trainer.max_ckpt_to_keep)
+    resume_from = store.resolve(config.trainer.resume)
+    processor = get_processor(config.model)
+    named = config.reward.name or config.reward.function
+    reward = RewardManager(config.reward) if named else None
+    return Inputs(processor, reward, run_dir, store, resume_from)
+
+
+@contextmanager
+def opened(config: RunConfig, inputs: Inputs, *, phase: str) -> Iterator[tuple[RaySession, Tracker]]:
+    """Open the run's record and Ray, and close both however the block ends."""
+    ledger = load_plugins()
+    resume_step = _step_of(inputs.resume_from) if inputs.resume_from else None
+    inputs.run_dir.start(config, ledger, resume_step=resume_step, phase=phase)
+    for line in hooks.fire("report_header"):
+        print(line)
+    with Tracker(config.trainer.logger, inputs.run_dir, config, resume_step=resume_step) as tracker:
+        with RaySession(config.cluster, ledger, platform=config.platform) as session:
+            hooks.fire("on_platform_selected", platform=session.platform)
+            yield session, tracker
+
+
+def after_sft(config: RunConfig, inputs: Inputs, session: RaySession, tracker: Tracker) -> RunConfig:
+    """Return the configuration with the model that supervised training leaves; it is trained unless it lies there."""
+    store = CheckpointStore(inputs.run_dir.path / "sft")
+    if store.resolve("auto") is None:
+        _sft(config, inputs, session, tracker, store)
+    found = store.resolve("last")
+    assert found is not None
+    return with_model(config, found / WEIGHTS)
+
+
+def _sft(config: RunConfig, inputs: Inputs, session: RaySession, tracker: Tracker, store: CheckpointStore) -> SftRun:
+    data = PromptData(config, inputs.processor, supervised=True)
+    tracker.start_phase("sft", config.sft.total_steps)
+    measured = inputs.reward is not None and bool(data.val.records)
+    needed: tuple[Component, ...] = ("actor", "rollout") if measured else ("actor",)
+    components = launch(session, config, needed, total_steps=config.sft.total_steps, optim=config.sft.optim)
+    run = SftRun(config, components, data, inputs.processor, inputs.reward, tracker, store)
+    train_sft(run)
+    components.close()
+    return run
+
+
+def with_model(config: RunConfig, folder: Path) -> RunConfig:
+    """Return the configuration with policy and critic built from a model folder instead of their own source."""
+    model = config.model.from_folder(str(folder))
+    critic = config.critic
+    if critic.model is not None:
+        critic = critic.model_copy(update={"model": critic.model.from_folder(str(folder))})
+    return config.model_copy(update={"model": model, "critic": critic})
+
+
+def weights_of(checkpoint: str) -> Path:
+    """Return the model folder of a checkpoint, of a folder of checkpoints, or the folder itself."""
+    path = Path(checkpoint)
+    if (path / "config.json").exists():
+        return path
+    found = CheckpointStore(path).resolve(path)
+    assert found is not None
+    return found / WEIGHTS
+
+
+def set_aside(run_dir: Path) -> None:
+    """Rename the folder of an earlier run, so that a new one never mixes with it and nothing is lost.
+
+    A folder that holds only a finished supervised phase is kept: it is what the run goes on from.
+    """
+    if not any(run_dir.glob("checkpoints/[0-9]*")):
+        return
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    target = run_dir.with_name(f"{run_dir.name}.{stamp}")
+    run_dir.rename(target)
+    logger.warning("The earlier run in %s was moved to %s.", run_dir, target)
+
+
+def finish(config: RunConfig, inputs: Inputs, validations: list[Validation], began: float) -> None:
+    """Write the report and print the table."""
+    from plugrl.tracking import write_report
+
+    report = write_report(inputs.run_dir)
+    rows = list(inputs.run_dir.read_metrics())
+    tokens = sum(row.get("perf/total_num_tokens") or 0 for row in rows)
+    print_summary(
+        validations,
+        seconds=time.perf_counter() - began,
+        steps=sum(1 for row in rows if row.get("step")),
+        tokens=tokens,
+        report=report,
+        checkpoint=inputs.store.resolve("auto"),
+    )
+
+
+def _step_of(checkpoint: Path | None) -> int:
+    return int(checkpoint.name) if checkpoint is not None else 0

@@ -1,0 +1,332 @@
+"""The verbs of a reinforcement-learning loop, of which :mod:`plugrl.runners.grpo` and its neighbours are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from plugrl.algorithms import advantages as advantage_registry
+from plugrl.algorithms import get_advantage, kl_penalty_in_reward, make_kl_controller
+from plugrl.algorithms.registry import declared_keywords
+from plugrl.checkpoints import CheckpointStore
+from plugrl.config.schema import RunConfig
+from plugrl.data.run_plan import RunPlan, plan_run
+from plugrl.engines.base import BatchOptions
+from plugrl.errors import WeightSyncError
+from plugrl.models.processor import TextProcessor
+from plugrl.plugins import hooks
+from plugrl.rewards.manager import RewardManager
+from plugrl.runners.components import Components
+from plugrl.runners.experience import Experience, collect
+from plugrl.runners.prompts import PromptBatch, PromptData
+from plugrl.runners.state import load_state, save_state
+from plugrl.runners.step import Step
+from plugrl.runners.validation import Validation, sampling_params, validate
+from plugrl.tracking.metrics import data_metrics, rollout_difference_metrics, timing_metrics
+from plugrl.tracking.tracker import Tracker
+from plugrl.workers.dispatch import num_rows, take
+from plugrl.workers.groups import RolloutGroup, TrainingGroup
+from plugrl.workers.objectives import PolicyObjective, ValueObjective
+
+_INPUTS = ("input_ids", "attention_mask", "response_mask")
+TRAIN_SAMPLES = 4
+"""Training generations that are logged at each step with a validation or a checkpoint."""
+
+
+class RlRun:
+    """Components, data and books of one run. Weights of step s have version s; version 0 is where training began."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        components: Components,
+        data: PromptData,
+        processor: TextProcessor,
+        reward: RewardManager,
+        tracker: Tracker,
+        store: CheckpointStore,
+        plan: RunPlan,
+    ) -> None:
+        assert components.actor is not None and components.rollout is not None
+        self.config = config
+        self.components = components
+        self.actor: TrainingGroup = components.actor
+        self.rollout: RolloutGroup = components.rollout
+        self.data = data
+        self.processor = processor
+        self.reward = reward
+        self.tracker = tracker
+        self.store = store
+        self.plan = plan
+        self.kl_controller = make_kl_controller(**config.algorithm.kl_ctrl.model_dump())
+        self.first_step = 1
+        self.validations: list[Validation] = []
+        self._batch: PromptBatch
+        keywords = declared_keywords(advantage_registry.get(config.algorithm.adv_estimator))
+        self._estimator_keywords = keywords if keywords is not None else frozenset[str]()
+
+    # ----------------------------------------------------------------- what this run needs
+    @property
+    def needs_baselines(self) -> bool:
+        """Whether the estimator compares with the reward of the greedy response (ReMax)."""
+        return "baselines" in self._estimator_keywords
+
+    @property
+    def needs_old_log_probs(self) -> bool:
+        """Whether the log-probabilities at sampling must be known besides those of the update.
+
+        With one optimizer step on the whole batch the policy is its own old policy: the ratio is exactly 1.
+        """
+        if self.config.actor.use_rollout_log_probs != "auto":
+            return True
+        return self.plan.optimizer_steps_per_step > 1 or self.config.algorithm.use_kl_in_reward
+
+    # ----------------------------------------------------------------- the verbs, in the order of the loop
+    def steps(self) -> Iterator[Step]:
+        """Begin (or resume) training and give its steps one by one."""
+        self.rollout.update_weights(self.actor, self.first_step - 1)
+        if self.config.trainer.val_before_train and self.first_step == 1:
+            opening = Step(0)
+            self.validate(opening)
+            self.tracker.log(opening.metrics, 0)
+        for number in range(self.first_step, self.plan.total_steps + 1):
+            hooks.fire("before_train_step", context={"step": number})
+            yield Step(number)
+            hooks.fire("after_train_step", context={"step": number})
+
+    def sample(self, step: Step) -> Experience:
+        """Draw the next prompts and ``rollout.n`` responses to each."""
+        self._batch = self.data.next_batch(step.number)
+        params = sampling_params(self.config, self.processor)
+        completions = self.rollout.generate(self._batch.prompts, params, self._batch.seeds)
+        experience = collect(self._batch.records, self._batch.prompts, completions, self.processor)
+        stale = {version for version in experience.weight_versions if version != self.rollout.weight_version}
+        if stale:
+            raise WeightSyncError(
+                f"Step {step.number}: samples were made with weights of version {sorted(stale)}, expected "
+                f"{self.rollout.weight_version}."
+            )
+        return experience
+
+    def score(self, experience: Experience) -> None:
+        """Judge the responses."""
+        experience.add_scores(
+            self.reward.score_batch(
+                experience.texts,
+                [record.ground_truth for record in experience.records],
+                [record.extra_info for record in experience.records],
+            )
+        )
+
+    def add_greedy_baselines(self, step: Step, experience: Experience) -> None:
+        """Add ``baselines`` [B]: the reward of the greedy response to each row's prompt."""
+        params = sampling_params(self.config, self.processor, greedy=True)
+        completions = self.rollout.generate(self._batch.prompts, params, self._batch.seeds)
+        greedy = collect(self._batch.records, self._batch.prompts, completions, self.processor)
+        self.score(greedy)
+        scores = torch.tensor([result.score for result in greedy.results])
+        experience.tensors["baselines"] = scores[torch.tensor(experience.group_ids)]
+
+    def add_old_log_probs(self, step: Step, experience: Experience) -> None:
+        """Add ``old_log_probs`` [B, T]: recomputed by the actor, or taken from the rollout where so configured."""
+        rollout_log_probs = experience.tensors["rollout_log_probs"]
+        if self.config.actor.use_rollout_log_probs is True:
+            experience.tensors["old_log_probs"] = rollout_log_probs
+            return
+        recomputed = self.actor.infer(experience.select(*_INPUTS), self._log_prob_options())["logprobs"]
+        experience.tensors["old_log_probs"] = recomputed
+        step.record(rollout_difference_metrics(rollout_log_probs, recomputed, experience.response_mask))
+
+    def add_reference_log_probs(self, experience: Experience) -> None:
+        """Add ``ref_log_probs`` [B, T] of the frozen policy that training started from."""
+        assert self.components.ref is not None
+        ref = self.config.ref
+        options = BatchOptions(
+            micro_batch_size=ref.log_prob_micro_batch_size_per_gpu,
+            max_tokens=ref.log_prob_max_token_len_per_gpu if ref.log_prob_use_dynamic_bsz else None,
+            forward_kwargs={"temperature": self.config.rollout.temperature},
+        )
+        outputs = self.components.ref.infer(experience.select(*_INPUTS), options)
+        experience.tensors["ref_log_probs"] = outputs["logprobs"]
+
+    def add_values(self, experience: Experience) -> None:
+        """Add ``values`` [B, T] of the critic, which learns from them later."""
+        assert self.components.critic is not None
+        outputs = self.components.critic.infer(experience.select(*_INPUTS), self._critic_options())
+        experience.tensors["values"] = outputs["values"]
+
+    def add_advantages(self, step: Step, experience: Experience) -> None:
+        """Add ``advantages`` and ``returns`` [B, T]; first take the KL penalty off ``token_rewards``, if one is wanted."""
+        tensors, settings = experience.tensors, self.config.algorithm
+        if settings.use_kl_in_reward:
+            tensors["token_rewards"], metrics = kl_penalty_in_reward(
+                tensors["token_scores"], tensors["old_log_probs"], tensors["ref_log_probs"], experience.response_mask,
+                beta=self.kl_controller.value, kind=settings.kl_penalty,
+            )  # fmt: skip
+            step.record({name: float(value) for name, value in metrics.items()})
+            self.kl_controller.update(float(metrics["actor/reward_kl_penalty"]), len(experience))
+        tensors["advantages"], tensors["returns"] = get_advantage(settings.adv_estimator)(
+            tensors["token_rewards"],
+            experience.response_mask,
+            group_ids=experience.group_ids,
+            values=tensors.get("values"),
+            baselines=tensors.get("baselines"),
+            gamma=settings.gamma,
+            lam=settings.lam,
+            norm_adv_by_std_in_grpo=settings.norm_adv_by_std_in_grpo,
+            **self._estimator_options(experience),
+        )
+
+    def update_critic(self, step: Step, experience: Experience) -> None:
+        """Fit the critic to the returns."""
+        assert self.components.critic is not None
+        batch = experience.select(*_INPUTS, "values", "returns")
+        metrics = self.components.critic.train(
+            _mini_batches(batch, self.config.critic.ppo_mini_batch_size * self.config.rollout.n,
+                          self.config.critic.ppo_epochs),
+            ValueObjective(config=self.config.critic),
+            self._critic_options(),
+        )  # fmt: skip
+        step.record({name if "/" in name else f"critic/{name}": value for name, value in metrics.items()})
+
+    def update_actor(self, step: Step, experience: Experience) -> None:
+        """Improve the policy: one optimizer step for each mini-batch."""
+        actor = self.config.actor
+        names = ["advantages"] + (["ref_log_probs"] if actor.use_kl_loss else [])
+        if self.needs_old_log_probs:
+            names.append("old_log_probs")
+        options = BatchOptions(
+            micro_batch_size=actor.ppo_micro_batch_size_per_gpu,
+            max_tokens=actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else None,
+            forward_kwargs={"temperature": self.config.rollout.temperature, "compute_entropy": True},
+        )
+        mini_batches = _mini_batches(
+            experience.select(*_INPUTS, *names), actor.ppo_mini_batch_size * self.config.rollout.n, actor.ppo_epochs
+        )
+        metrics = self.actor.train(mini_batches, PolicyObjective(config=actor), options)
+        step.record({name if "/" in name else f"actor/{name}": value for name, value in metrics.items()})
+
+    def sync_weights(self, step: Step) -> None:
+        """Bring the new weights to the rollout, as the version of this step."""
+        self.rollout.update_weights(self.actor, step.number)
+        hooks.fire("on_weights_synced", context={"version": step.number})
+
+    def finish(self, step: Step, experience: Experience) -> None:
+        """Validate and save where it is due, then log the step."""
+        trainer, last = self.config.trainer, step.number == self.plan.total_steps
+        validates = last or (trainer.test_freq > 0 and step.number % trainer.test_freq == 0)
+        saves = trainer.save_freq > 0 and (last or step.number % trainer.save_freq == 0)
+        if validates and self.data.val.records:
+            with step.timed("testing"):
+                self.validate(step)
+        if saves:
+            with step.timed("save_checkpoint"):
+                self.save(step)
+        if validates or saves:
+            rows = [{**row, "split": "train"} for row in experience.sample_rows(TRAIN_SAMPLES)]
+            self.tracker.log_samples(rows, step.number)
+        self._log(step, experience)
+
+    # ----------------------------------------------------------------- validation and checkpoints
+    def validate(self, step: Step) -> None:
+        """Measure the current weights on the held-out prompts."""
+        if not self.data.val.records:
+            return
+        validation = validate(self.config, self.rollout, self.data, self.processor, self.reward, step.number)
+        self.validations.append(validation)
+        step.record(validation.metrics)
+        self.tracker.log_samples(validation.samples, step.number)
+
+    def save(self, step: Step) -> None:
+        """Write a checkpoint of this step: it appears only when it is whole."""
+        with self.store.write(step.number) as directory:
+            self.actor.save(directory, step.number)
+            if self.components.critic is not None:
+                self.components.critic.save(directory / "critic", step.number)
+            save_state(directory, step=step.number, sampler=self.data.sampler, kl_controller=self.kl_controller)
+
+    def resume(self, checkpoint: Any) -> None:
+        """Go on from a verified checkpoint: weights, optimizers, schedules, random states, data position."""
+        self.actor.load(checkpoint)
+        if self.components.critic is not None:
+            self.components.critic.load(checkpoint / "critic")
+        step = load_state(checkpoint, sampler=self.data.sampler, kl_controller=self.kl_controller)
+        self.first_step = step + 1
+
+    # ----------------------------------------------------------------- details
+    def _log(self, step: Step, experience: Experience) -> None:
+        step.stop_clock()
+        tensors = experience.tensors
+        step.record(
+            data_metrics(
+                token_scores=tensors["token_scores"],
+                token_rewards=tensors["token_rewards"],
+                advantages=tensors["advantages"],
+                returns=tensors["returns"],
+                response_mask=experience.response_mask,
+                prompt_lengths=experience.prompt_lengths,
+                prompt_width=tensors["attention_mask"].shape[1] - experience.response_mask.shape[1],
+                values=tensors.get("values"),
+            )
+        )
+        step.record(
+            timing_metrics(
+                step.seconds,
+                prompt_lengths=experience.prompt_lengths,
+                response_lengths=experience.response_mask.sum(-1),
+                num_devices=self.components.num_devices,
+            )
+        )
+        step.record(
+            {
+                "training/global_step": step.number,
+                "training/epoch": self.data.sampler.epoch,
+                "training/weight_version": self.rollout.weight_version,
+            }
+        )
+        for name, values in experience.reward_components().items():
+            step.record({f"reward/{name}/mean": values.mean().item()})
+        self.tracker.log(step.metrics, step.number)
+
+    def _estimator_options(self, experience: Experience) -> dict[str, Any]:
+        options = dict(self.config.algorithm.options)
+        if "reward_components" in self._estimator_keywords:
+            options["reward_components"] = experience.reward_components()
+        return options
+
+    def _log_prob_options(self) -> BatchOptions:
+        rollout = self.config.rollout
+        return BatchOptions(
+            micro_batch_size=rollout.log_prob_micro_batch_size_per_gpu,
+            max_tokens=rollout.log_prob_max_token_len_per_gpu if rollout.log_prob_use_dynamic_bsz else None,
+            forward_kwargs={"temperature": rollout.temperature},
+        )
+
+    def _critic_options(self) -> BatchOptions:
+        critic = self.config.critic
+        return BatchOptions(
+            micro_batch_size=critic.ppo_micro_batch_size_per_gpu,
+            max_tokens=critic.ppo_max_token_len_per_gpu if critic.use_dynamic_bsz else None,
+        )
+
+
+def _mini_batches(batch: dict[str, torch.Tensor], rows: int, epochs: int) -> list[dict[str, torch.Tensor]]:
+    """Cut a batch into mini-batches of ``rows`` in order, once for each epoch."""
+    parts = torch.arange(num_rows(batch)).split(rows)
+    return [take(batch, part) for part in parts] * epochs
+
+
+def rl_plan(config: RunConfig, num_prompts: int, actor_ranks: int) -> RunPlan:
+    """Return the arithmetic of the run. Raises ConfigError naming the keys that do not fit."""
+    return plan_run(
+        num_rows=num_prompts,
+        train_batch_size=config.data.train_batch_size,
+        ppo_mini_batch_size=config.actor.ppo_mini_batch_size,
+        n=config.rollout.n,
+        devices=actor_ranks,
+        ppo_epochs=config.actor.ppo_epochs,
+        total_epochs=config.trainer.total_epochs,
+        total_training_steps=config.trainer.total_training_steps,
+    )

@@ -1,0 +1,102 @@
+"""The driver's handles to components: they split batches, call all workers and merge what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from plugrl.engines.base import Batch, BatchOptions, LossFunction
+from plugrl.rollouts.base import Completion, SamplingParams
+from plugrl.runtime.group import WorkerGroup
+from plugrl.runtime.handle import wait_all
+from plugrl.runtime.weights import WeightRoute, weight_route
+from plugrl.workers.dispatch import balanced_split, merge_rows, reduce_metrics, row_lengths, take
+
+
+class TrainingGroup:
+    """A data-parallel group of :class:`plugrl.workers.training.TrainingWorker`."""
+
+    def __init__(self, group: WorkerGroup, timeout: float) -> None:
+        self.group = group
+        self.timeout = timeout
+
+    def infer(self, batch: Batch, options: BatchOptions) -> dict[str, torch.Tensor]:
+        """Return the outputs of the policy for all rows, in their order."""
+        shares = balanced_split(row_lengths(batch), self.group.size)
+        per_rank = [((take(batch, share), options), {}) for share in shares]
+        return merge_rows(shares, self.group.execute("infer", per_rank=per_rank).wait(self.timeout))
+
+    def train(
+        self, mini_batches: Sequence[Batch], loss_function: LossFunction, options: BatchOptions
+    ) -> dict[str, float]:
+        """Do one optimizer step for each mini-batch; returns the metrics, mean over the steps."""
+        shards = [[take(batch, share) for share in self._shares(batch)] for batch in mini_batches]
+        per_rank = [
+            (([shard[rank] for shard in shards], loss_function, options), {}) for rank in range(self.group.size)
+        ]
+        return reduce_metrics(self.group.execute("train", per_rank=per_rank).wait(self.timeout))
+
+    def _shares(self, batch: Batch) -> list[torch.Tensor]:
+        return balanced_split(row_lengths(batch), self.group.size)
+
+    def save(self, directory: Path, step: int) -> None:
+        """Write weights and training state of all ranks into ``directory``."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.group.execute("save", str(directory), step).wait(self.timeout)
+
+    def load(self, directory: Path) -> None:
+        """Read what :meth:`save` wrote, perhaps with another number of ranks."""
+        self.group.execute("load", str(directory)).wait(self.timeout)
+
+    def close(self) -> None:
+        """End the workers."""
+        self.group.close()
+
+
+class RolloutGroup:
+    """A group of :class:`plugrl.workers.rollout.RolloutWorker` that share out the prompts."""
+
+    def __init__(self, group: WorkerGroup, timeout: float, bucket_megabytes: int) -> None:
+        self.group = group
+        self.timeout = timeout
+        self.bucket_megabytes = bucket_megabytes
+        self.weight_version = 0
+        self._route: WeightRoute | None = None
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]
+    ) -> list[Completion]:
+        """Sample ``params.n`` completions of each prompt, ordered by prompt, then sample.
+
+        The result does not depend on the number of workers: prompt i uses ``seeds[i]`` wherever it is generated.
+        """
+        size = self.group.size
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        shares = balanced_split(lengths, size) if len(prompts) else [torch.empty(0, dtype=torch.long)] * size
+        per_rank = [
+            (([prompts[i] for i in share], params, [seeds[i] for i in share]), {})
+            for share in (share.tolist() for share in shares)
+        ]
+        answers = self.group.execute("generate", per_rank=per_rank).wait(self.timeout)
+        completions: list[list[Completion]] = [[] for _ in prompts]
+        for share, answer in zip(shares, answers, strict=True):
+            for completion in answer:
+                completions[int(share[completion.prompt_index])].append(completion)
+        return [completion for group in completions for completion in group]
+
+    def update_weights(self, actor: TrainingGroup, version: int) -> None:
+        """Bring the actor's weights into every rollout worker as ``version``."""
+        if self._route is None:
+            self._route = weight_route(
+                actor.group, self.group, bucket_megabytes=self.bucket_megabytes, timeout_s=self.timeout
+            )
+        receiving = self.group.execute("receive_weights", self._route, version)
+        sending = actor.group.execute("send_weights", self._route, version)
+        wait_all([sending, receiving], self.timeout)
+        self.weight_version = version
+
+    def close(self) -> None:
+        """End the workers."""
+        self.group.close()

@@ -1,0 +1,116 @@
+"""Loss functions of the engine contract: they bind a configuration to the pure functions of :mod:`plugrl.algorithms`.
+
+Each is a frozen, picklable callable ``(model_output, micro_batch, context) -> (loss, metrics)``, see
+:data:`plugrl.engines.base.LossFunction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from plugrl.algorithms import actor_objective, aggregate, value_loss
+from plugrl.config.schema import ActorConfig, CriticConfig
+from plugrl.engines.base import Batch, LossContext
+from plugrl.metric import Metric
+
+_SHARES = frozenset({"actor/loss", "actor/pg_loss", "actor/entropy_loss", "actor/entropy", "actor/kl_loss"})
+"""Metrics that are shares of the whole batch: they add up over micro-batches instead of being averaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyObjective:
+    """Policy loss, entropy bonus and KL loss of the actor.
+
+    Batch keys: ``response_mask``, ``advantages``, all [B, T]; ``old_log_probs`` [B, T] may be absent when the whole
+    batch is one optimizer step: the policy is then its own old policy. ``ref_log_probs`` [B, T] with a KL loss.
+    """
+
+    config: ActorConfig
+
+    def __call__(
+        self, output: Mapping[str, Tensor], batch: Batch, context: LossContext
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return the loss of one micro-batch and its metrics."""
+        config, mask, log_probs = self.config, batch["response_mask"], output["logprobs"]
+        loss, metrics = actor_objective(
+            log_probs,
+            batch["old_log_probs"] if "old_log_probs" in batch else log_probs.detach(),
+            batch["advantages"],
+            mask,
+            clip_low=config.clip_ratio if config.clip_ratio_low is None else config.clip_ratio_low,
+            clip_high=config.clip_ratio if config.clip_ratio_high is None else config.clip_ratio_high,
+            clip_dual=config.clip_ratio_c,
+            loss_mode=config.policy_loss.loss_mode,
+            loss_options=config.policy_loss.options,
+            aggregation=config.loss_agg_mode,
+            entropy=output.get("entropy"),
+            entropy_coeff=config.entropy_coeff,
+            ref_log_probs=batch["ref_log_probs"] if config.use_kl_loss else None,
+            kl_loss_coef=config.kl_loss_coef,
+            kl_loss_type=config.kl_loss_type,
+            dp_size=context.dp_size,
+            batch_num_tokens=context.batch_num_tokens,
+            global_batch_size=context.global_batch_size,
+            loss_scale_factor=config.loss_scale_factor or float(mask.shape[1]),
+        )
+        return loss, weigh(metrics, mask)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueObjective:
+    """Clipped value loss of the critic. Batch keys: ``response_mask``, ``values``, ``returns``, all [B, T]."""
+
+    config: CriticConfig
+
+    def __call__(
+        self, output: Mapping[str, Tensor], batch: Batch, context: LossContext
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return the loss of one micro-batch and its metrics."""
+        mask = batch["response_mask"]
+        loss, metrics = value_loss(
+            output["values"],
+            batch["values"],
+            batch["returns"],
+            mask,
+            cliprange_value=self.config.cliprange_value,
+            aggregation=self.config.loss_agg_mode,
+            dp_size=context.dp_size,
+            batch_num_tokens=context.batch_num_tokens,
+            global_batch_size=context.global_batch_size,
+            loss_scale_factor=float(mask.shape[1]),
+        )
+        return loss, {**weigh(metrics, mask), "critic/vf_loss": Metric(loss.detach(), "sum", 1.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedObjective:
+    """Mean negative log-likelihood of the response tokens. Batch key: ``response_mask`` [B, T]."""
+
+    aggregation: Literal["token-mean", "seq-mean-token-mean"] = "token-mean"
+
+    def __call__(
+        self, output: Mapping[str, Tensor], batch: Batch, context: LossContext
+    ) -> tuple[Tensor, dict[str, Metric]]:
+        """Return the loss of one micro-batch and its metrics."""
+        loss = aggregate(
+            -output["logprobs"],
+            batch["response_mask"],
+            self.aggregation,
+            dp_size=context.dp_size,
+            batch_num_tokens=context.batch_num_tokens,
+            global_batch_size=context.global_batch_size,
+        )
+        return loss, {"sft/loss": Metric(loss.detach(), "sum", 1.0)}
+
+
+def weigh(metrics: Mapping[str, Tensor], mask: Tensor) -> dict[str, Metric]:
+    """Give each 0-d metric its reduction: shares add up, masked means are weighted by the tokens under ``mask``."""
+    tokens = float(mask.sum())
+    return {
+        name: Metric(value, "sum", 1.0) if name in _SHARES else Metric(value, "mean", tokens)
+        for name, value in metrics.items()
+    }

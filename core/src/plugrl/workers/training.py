@@ -1,0 +1,116 @@
+"""The worker around a training engine: actor, critic and reference are this one class with different settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from plugrl.config.schema import ActorConfig, CriticConfig, ModelConfig, OptimConfig, RefConfig
+from plugrl.engines.base import BaseEngine, Batch, BatchOptions, LossFunction
+from plugrl.engines.registry import EngineRegistry
+from plugrl.metric import Metric
+from plugrl.runtime.weights import WeightRoute, WeightSender
+from plugrl.runtime.worker import Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    """What a training worker builds.
+
+    engine_type: ``language_model`` or ``value_model``. section: the configuration of the component, which holds the
+    engine's own section. optim: None makes a forward-only engine. total_steps: length of the schedule in trainer steps.
+    """
+
+    engine_type: Literal["language_model", "value_model"]
+    section: ActorConfig | CriticConfig | RefConfig
+    model: ModelConfig
+    optim: OptimConfig | None
+    total_steps: int
+    seed: int
+
+
+class TrainingWorker(Worker):
+    """One rank of a component that holds an engine. Methods marked collective must be called on all ranks."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec = spec
+        self.engine: BaseEngine
+        self._sender: WeightSender | None = None
+
+    def setup(self) -> None:
+        """Build the engine. Collective."""
+        torch.manual_seed(self.spec.seed)
+        self.platform.manual_seed_all(self.spec.seed)
+        self.platform.apply_model_patches(self.spec.model.model_type)
+        self.engine = build_engine(self.spec)
+        self.engine.initialize()
+
+    def infer(self, batch: Batch, options: BatchOptions) -> dict[str, torch.Tensor]:
+        """Return the policy's outputs for this rank's rows, on the CPU. Collective."""
+        with self.engine.eval_mode():
+            return self.engine.infer_batch(batch, options=options).outputs
+
+    def train(
+        self, mini_batches: Sequence[Batch], loss_function: LossFunction, options: BatchOptions
+    ) -> list[dict[str, Metric]]:
+        """Do one optimizer step for each mini-batch and advance the schedule once; returns metrics of each. Collective.
+
+        ``mini_batches`` holds this rank's rows of each mini-batch.
+        """
+        metrics = []
+        with self.engine.train_mode():
+            for position, batch in enumerate(mini_batches):
+                last = position == len(mini_batches) - 1
+                result = self.engine.train_batch(batch, loss_function, options, update_lr_scheduler=last)
+                metrics.append(result.metrics)
+        return metrics
+
+    def send_weights(self, route: WeightRoute, version: int) -> int:
+        """Stream all weights to the rollout workers; returns how many tensors this rank sent. Collective."""
+        stream, _ = self.engine.get_per_tensor_param()
+        if self.context.rank != 0:
+            for _ in stream:
+                pass
+            return 0
+        if self._sender is None:
+            self._sender = WeightSender(route)
+        return self._sender.send(stream, version)
+
+    def save(self, directory: str, step: int) -> None:
+        """Write weights and training state into ``directory``. Collective."""
+        self.engine.save_checkpoint(directory, global_step=step)
+
+    def load(self, directory: str) -> None:
+        """Read what :meth:`save` wrote, under any layout. Collective."""
+        self.engine.load_checkpoint(directory)
+
+    def close(self) -> None:
+        """Free the weight channel, then the process group."""
+        if self._sender is not None:
+            self._sender.close()
+        super().close()
+
+
+def build_engine(spec: EngineSpec) -> BaseEngine:
+    """Return the engine that the configuration names, not yet initialised."""
+    optim = spec.optim
+    if optim is not None and optim.total_training_steps < 0:
+        optim = optim.model_copy(update={"total_training_steps": spec.total_steps})
+    return EngineRegistry.new(
+        spec.engine_type,
+        spec.section.strategy,
+        spec.model,
+        engine_section(spec.section, spec.engine_type),
+        optim,
+        getattr(spec.section, "checkpoint", None),
+    )
+
+
+def engine_section(section: Any, engine_type: str) -> Any:
+    """Return the section that the engine's plugin added to ``section``, None when it added none."""
+    entry = EngineRegistry.explain(engine_type, section.strategy).entry
+    declared = entry.meta.get("sections", ()) if entry is not None else ()
+    return next((getattr(section, item.key) for item in declared if hasattr(section, item.key)), None)
