@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from plugrl.algorithms.masking import as_mask, full_precision, return_to_go, whiten, zero_masked
+from plugrl.algorithms.masking import as_mask, full_precision, last_first, return_to_go, whiten, zero_masked
 from plugrl.errors import UserError
 
 
@@ -33,14 +33,13 @@ def gae(
     mask = as_mask(response_mask)
     rewards, states = zero_masked(full_precision(token_rewards), mask), zero_masked(full_precision(values), mask)
     next_value = next_advantage = rewards.new_zeros(rewards.shape[0])
-    columns = []
-    for column in range(rewards.shape[1] - 1, -1, -1):
-        valid, value = mask[:, column], states[:, column]
-        delta = rewards[:, column] + gamma * next_value - value
+    steps = []
+    for valid, reward, value in zip(last_first(mask), last_first(rewards), last_first(states), strict=True):
+        delta = reward + gamma * next_value - value
         next_advantage = torch.where(valid, delta + gamma * lam * next_advantage, next_advantage)
         next_value = torch.where(valid, value, next_value)
-        columns.append(next_advantage)
-    raw = zero_masked(torch.stack(columns[::-1], dim=1), mask)
+        steps.append(next_advantage)
+    raw = zero_masked(torch.stack(steps[::-1], dim=1), mask)
     return zero_masked(whiten(raw, mask), mask), zero_masked(raw + states, mask)
 
 
