@@ -69,7 +69,7 @@ def place_rewards(scores: Tensor, response_mask: Tensor) -> Tensor:
     """Put the score of each row [B] on its last valid token: [B, T], 0 elsewhere; a row without tokens stays 0."""
     mask = as_mask(response_mask)
     positions = torch.arange(mask.shape[1], device=mask.device)
-    last = torch.where(mask, positions, -1).amax(dim=1) if mask.shape[1] else mask.new_zeros(0, dtype=torch.long)
+    last = torch.where(mask, positions, -1).amax(dim=1)
     return zero_masked(full_precision(scores).unsqueeze(1).expand(mask.shape), positions == last.unsqueeze(1))
 
 
