@@ -100,7 +100,7 @@ def test_a_variable_that_means_nothing_is_told_at_first_use(bench, worker):
 
 @pytest.mark.parametrize("separator", [":", "."])
 def test_the_users_own_hook_is_called_last(bench, worker, separator):
-    source = "from plugrl.plugins import current_ledger\nseen = []\n\n\ndef setup():\n    seen.append(current_ledger())\n"
+    source = "from plugrl.plugins import current_ledger\nseen = []\ndef setup():\n    seen.append(current_ledger())\n"
     bench.module("user_hook", source)
     worker({"PLUGRL_SETUP_HOOK": f"user_hook{separator}setup"})
     assert __import__("user_hook").seen[0] is not None

@@ -119,14 +119,11 @@ def _row(record: PluginRecord, *, show_all: bool) -> tuple[Any, ...]:
 
 
 def _named(ledger: Ledger, name: str) -> PluginRecord:
-    from plugrl.errors import PluginError, nearest, one_of
+    from plugrl.errors import PluginError
 
     record = ledger.find(name)
     if record is None:
-        like = nearest(name, [each.name for each in ledger.records])
-        hint = f" Did you mean {like}?" if like else ""
-        installed = one_of(each.name for each in ledger.records)
-        raise PluginError(f'No plugin "{name}" is installed.{hint} Installed: {installed}.')
+        raise PluginError(ledger.not_installed(name))
     return record
 
 

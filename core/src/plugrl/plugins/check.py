@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from plugrl.errors import PluginError
-from plugrl.plugins.discovery import discover, normalize
+from plugrl.plugins.discovery import discover
 from plugrl.plugins.hookspecs import Check
 from plugrl.plugins.ledger import PluginRecord
 from plugrl.plugins.loader import load_plugins
@@ -60,8 +60,7 @@ def run_checks(name: str) -> Iterator[Check]:
     ledger = load_plugins(fatal=False, quiet=True)
     record = ledger.find(name)
     if record is None:
-        installed = ", ".join(sorted(each.name for each in ledger.records)) or "(none)"
-        raise PluginError(f'No plugin "{name}" is installed. Installed: {installed}.')
+        raise PluginError(ledger.not_installed(name))
     yield Check(
         name="loads",
         ok=record.state == "active",
@@ -146,7 +145,7 @@ def _content() -> list[dict[str, Any]]:
 def main() -> int:
     """Print the checks of the plugin in ``sys.argv[1]`` as JSON after a marker; other output may come before."""
     try:
-        rows = [asdict(check) for check in run_checks(normalize(sys.argv[1]))]
+        rows = [asdict(check) for check in run_checks(sys.argv[1])]
     except PluginError as error:
         print(error, file=sys.stderr)
         return 1

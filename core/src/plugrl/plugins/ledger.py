@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from plugrl.errors import PlugRLError
+from plugrl.errors import PlugRLError, nearest, one_of
 from plugrl.plugins.discovery import normalize
 from plugrl.plugins.fingerprint import Row, fingerprint_of
 from plugrl.plugins.manifest import Plugin
@@ -142,6 +142,13 @@ class Ledger:
         """Return the record of a plugin by its own or its distribution's name, an active one before others."""
         matches = [record for record in self.records if normalize(name) in record.names]
         return min(matches, key=lambda record: record.state != "active", default=None)
+
+    def not_installed(self, name: str) -> str:
+        """Return the text for a name that no installed plugin has."""
+        known = {record.name for record in self.records}
+        like = nearest(name, known)
+        hint = f" Did you mean {like}?" if like else ""
+        return f'No plugin "{name}" is installed.{hint} Installed: {one_of(known)}.'
 
     @property
     def active(self) -> tuple[PluginRecord, ...]:
