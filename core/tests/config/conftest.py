@@ -48,7 +48,7 @@ class FakeSection:
 
 
 @pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Register a model, a value model, an engine and a rollout as plugins would."""
     monkeypatch.setenv("PLUGRL_PLUGINS", "")
     with isolated():

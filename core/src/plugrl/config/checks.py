@@ -41,7 +41,7 @@ def _data(config: RunConfig) -> Iterator[str]:
     data = config.data
     if data.source == "files" and not data.train_files and not data.val_files:
         yield "data.train_files: give at least one file, or choose another data.source"
-    if data.source != "files" and (data.train_files or data.val_files):
+    if data.source == "arithmetic" and (data.train_files or data.val_files):
         yield f"data.source: {data.source} reads no files, but data.train_files or data.val_files are given; use files"
     if data.template is not None and "{prompt}" not in data.template:
         yield "data.template: must contain {prompt}"
@@ -111,6 +111,6 @@ def _supervised(config: RunConfig) -> Iterator[str]:
 def _checkpoints(config: RunConfig) -> Iterator[str]:
     for owner in ("actor", "critic"):
         contents = getattr(config, owner).checkpoint
-        for part in contents.load_contents:
-            if part not in contents.save_contents:
-                yield f"{owner}.checkpoint.load_contents: {part} is not in {owner}.checkpoint.save_contents"
+        unsaved = [part for part in contents.load_contents if part not in contents.save_contents]
+        if unsaved:
+            yield f"{owner}.checkpoint.load_contents: not in {owner}.checkpoint.save_contents: {', '.join(unsaved)}"

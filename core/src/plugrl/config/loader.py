@@ -19,6 +19,7 @@ from plugrl.config.sections import plugin_schema
 from plugrl.config.tree import DEFAULT, Tree
 from plugrl.config.yaml_source import KeyPath, read_document
 from plugrl.errors import ConfigError
+from plugrl.registry import registry_of
 
 _S = TypeVar("_S", bound=BaseModel)
 
@@ -51,6 +52,21 @@ def load_config(
     if problems:
         raise ConfigError("\n".join(problems))
     return config
+
+
+def load_schema(path: str | os.PathLike[str] | None = None) -> type[RunConfig]:
+    """Return the schema with what the installed plugins add, for the model and the rollout that a file names.
+
+    Without a file, a default model or rollout that is not installed is left out.
+    """
+    tree = read_tree(Path(path)) if path is not None else Tree()
+    load_named_plugins(tree)
+    if path is None:
+        for kind, key in (("model", ("model", "model_type")), ("rollout", ("rollout", "name"))):
+            section = getattr(RunConfig(), key[0])
+            if getattr(section, key[1]) not in registry_of(kind):
+                return RunConfig
+    return plugin_schema(tree).schema
 
 
 def validated(schema: type[_S], tree: Tree, owners: Mapping[KeyPath, str], section: KeyPath = ()) -> _S:

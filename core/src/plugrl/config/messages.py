@@ -45,25 +45,35 @@ def config_error(
 
     ``owners`` names the plugin of a section; ``section`` is where ``schema`` stands in the tree.
     """
-    allowed: dict[KeyPath, list[str]] = {}
+    found: dict[KeyPath, list[Any]] = {}
     for item in error.errors(include_url=False):
-        path = _key_path((*section, *item["loc"]), tree)
-        allowed.setdefault(path, []).append(
-            _unknown(path, schema, owners, section) if item["type"] == "extra_forbidden" else _allowed(item)
-        )
-    lines = []
-    for path, texts in allowed.items():
-        origin = tree.origin(path)
-        if origin == DEFAULT and tree.origins.get(path) == DEFAULT and len(allowed) > 1:
-            continue  # it follows another key, which is reported itself
-        where = f" ({origin})" if origin and origin != DEFAULT else ""
-        if texts[0].startswith("unknown key"):
-            lines.append(f"{dotted(path)}: {texts[0]}{where}")
-            continue
-        expected = " or ".join(dict.fromkeys(texts))
-        given = _short(tree.find(path)) if tree.has(path) else "nothing"
-        lines.append(f"{dotted(path)}: must be {expected}, not {given}{_suggestion(error, path, tree, section)}{where}")
-    return ConfigError("\n".join(lines))
+        found.setdefault(_key_path((*section, *item["loc"]), tree), []).append(item)
+    # What follows another key is reported there.
+    given = {path: items for path, items in found.items() if not tree.is_default(path)} or found
+    return ConfigError("\n".join(_line(path, items, schema, tree, owners, section) for path, items in given.items()))
+
+
+def _line(
+    path: KeyPath,
+    items: list[Any],
+    schema: type[BaseModel],
+    tree: Tree,
+    owners: Mapping[KeyPath, str],
+    section: KeyPath,
+) -> str:
+    """Return the line of one key; several items are the branches of a union."""
+    origin = tree.origin(path)
+    where = f" ({origin})" if origin and origin != DEFAULT else ""
+    kind = items[0]["type"]
+    if kind == "extra_forbidden":
+        return f"{dotted(path)}: {_unknown(path, schema, owners, section)}{where}"
+    if kind in ("value_error", "assertion_error"):
+        return f"{dotted(path)}: {items[0]['ctx']['error']}{where}"
+    if kind == "missing":
+        return f"{dotted(path)}: must be given{where}"
+    expected = " or ".join(dict.fromkeys(_allowed(item) for item in items))
+    given = tree.find(path)
+    return f"{dotted(path)}: must be {expected}, not {_short(given)}{_suggestion(items, given)}{where}"
 
 
 def _key_path(location: tuple[int | str, ...], tree: Tree) -> KeyPath:
@@ -82,11 +92,9 @@ def _allowed(item: Any) -> str:
         return "one of " + context["expected"].replace("'", "").replace(" or ", ", ")
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
-        return f"{words} {context[key]}"
+        return f"{words} {context[key]:g}"
     if kind == "string_pattern_mismatch":
         return f"a text of the form {context['pattern']}"
-    if kind == "missing":
-        return "given"
     return _EXPECTED.get(kind.split("_")[0], item["msg"].lower())
 
 
@@ -95,16 +103,12 @@ def _short(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def _suggestion(error: ValidationError, path: KeyPath, tree: Tree, section: KeyPath) -> str:
+def _suggestion(items: list[Any], given: Any) -> str:
     """Name the literal nearest to what was given."""
-    given = tree.find(path)
-    for item in error.errors(include_url=False):
-        here = _key_path((*section, *item["loc"]), tree) == path
-        if here and item["type"] == "literal_error" and isinstance(given, str):
-            choices = [part.strip("' ") for part in item["ctx"]["expected"].replace(" or ", ",").split(",")]
-            found = nearest(given, choices)
-            return f"; did you mean {found}?" if found else ""
-    return ""
+    expected = [item["ctx"]["expected"] for item in items if item["type"] == "literal_error"]
+    choices = [part.strip("' ") for text in expected for part in text.replace(" or ", ",").split(",")]
+    found = nearest(given, choices) if isinstance(given, str) else None
+    return f"; did you mean {found}?" if found else ""
 
 
 def _unknown(path: KeyPath, schema: type[BaseModel], owners: Mapping[KeyPath, str], root: KeyPath) -> str:

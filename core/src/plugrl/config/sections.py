@@ -48,7 +48,7 @@ def plugin_schema(tree: Tree) -> PluginSchema:
     replaced: list[tuple[str, Any]] = []
     model = _model_schema(tree, ("model", "model_type"), owners)
     replaced.append(("model", model))
-    added = _engine_sections(owners)
+    added = _engine_sections(tree, owners)
     critic_model = _critic_model(tree, owners)
     if critic_model is not None:
         added["critic"].append(("model", critic_model))
@@ -56,6 +56,9 @@ def plugin_schema(tree: Tree) -> PluginSchema:
         replaced.append((name, compose(base, tuple(added[name]))))
     options = _rollout_options(tree, owners)
     replaced.append(("rollout", compose(RolloutConfig, (("options", options),))))
+    for name, _ in replaced:
+        # Checked as if it were written, so that an error of a plugin's schema names the key.
+        tree.fill((name,), {})
     schema = compose(RunConfig, tuple(replaced))
     assert issubclass(schema, RunConfig)
     return PluginSchema(schema, owners)
@@ -93,7 +96,7 @@ def _critic_model(tree: Tree, owners: dict[KeyPath, str]) -> type[Section] | Non
     return schema
 
 
-def _engine_sections(owners: dict[KeyPath, str]) -> dict[str, list[tuple[str, Any]]]:
+def _engine_sections(tree: Tree, owners: dict[KeyPath, str]) -> dict[str, list[tuple[str, Any]]]:
     """Collect the sections of all engines; one key with two schemas is an error that names both plugins."""
     added: dict[str, list[tuple[str, Any]]] = {name: [] for name in _OWNERS}
     seen: dict[KeyPath, tuple[str, str]] = {}
@@ -114,6 +117,7 @@ def _engine_sections(owners: dict[KeyPath, str]) -> dict[str, list[tuple[str, An
             seen[path] = (section.schema, plugin)
             owners[path] = plugin
             added[owner].append((section.key, schema))
+            tree.fill(path, {})
     return added
 
 

@@ -63,13 +63,18 @@ class Tree:
 
     def has(self, path: KeyPath) -> bool:
         """Whether a value was given at ``path``, null included."""
-        parent = self.find(path[:-1]) if len(path) > 1 else self.values
-        return isinstance(parent, Mapping) and path[-1] in parent
+        parent = self.find(path[:-1])
+        return not path or (isinstance(parent, Mapping) and path[-1] in parent)
 
     def fill(self, path: KeyPath, value: Any, origin: str = DEFAULT) -> None:
         """Set a value that was not given."""
         if not self.has(path):
             self._set(path, value, origin)
+
+    def is_default(self, path: KeyPath) -> bool:
+        """Whether nothing at or below ``path`` was given."""
+        below = {origin for key, origin in self.origins.items() if key[: len(path)] == path}
+        return below <= {DEFAULT} and self.origin(path) in ("", DEFAULT)
 
     def origin(self, path: KeyPath) -> str:
         """Where the value at ``path``, or the nearest section around it, was given; empty if nowhere."""

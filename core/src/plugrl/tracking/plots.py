@@ -31,8 +31,9 @@ def write_curves(run_dir: str | os.PathLike[str] | RunDirectory) -> Path:
         raise MissingDependency(f"Curves need matplotlib ({error}). Run `pip install matplotlib`.") from error
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(4.6 * columns, 2.9 * rows), dpi=120, layout="constrained", facecolor="white")
+    figure: Any = Figure(figsize=(4.6 * columns, 2.9 * rows), dpi=120, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.14)  # inches
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for axis, panel in zip(axes, panels, strict=False):
         _draw(axis, panel)

@@ -82,17 +82,25 @@ def points_of(rows: Iterable[dict[str, Any]], key: str, phase: str = "rl") -> Po
 
 
 def smooth(points: Points, span: int | None = None) -> Points:
-    """Return a centred moving average over ``span`` points, by default a tenth of them; few points stay as they are."""
+    """Return a moving line fit over ``span`` points, by default a tenth of them; few points stay as they are.
+
+    A line, not a mean: so the ends, where the window has only one side, are not pulled towards the middle.
+    """
     width = span or max(1, len(points) // 10)
-    if width < 2:
+    if width < 3:
         return list(points)
     half = width // 2
-    averaged = []
-    for i, (step, _) in enumerate(points):
-        reach = min(half, i, len(points) - 1 - i)
-        part = points[i - reach : i + reach + 1]
-        averaged.append((step, sum(value for _, value in part) / len(part)))
-    return averaged
+    windows = ((step, points[max(0, i - half) : i + half + 1]) for i, (step, _) in enumerate(points))
+    return [(step, _fit(window, step)) for step, window in windows]
+
+
+def _fit(window: Points, at: float) -> float:
+    """Return the value at ``at`` of the least-squares line through the points."""
+    x_mean = sum(x for x, _ in window) / len(window)
+    y_mean = sum(y for _, y in window) / len(window)
+    spread = sum((x - x_mean) ** 2 for x, _ in window)
+    slope = sum((x - x_mean) * (y - y_mean) for x, y in window) / spread if spread else 0.0
+    return y_mean + slope * (at - x_mean)
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -1,0 +1,50 @@
+"""`plugrl config`: show, schema, check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plugrl.cli.training import ConfigFile, Overrides, PluginOptions, load
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Show, explain and check configurations.")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def show(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None) -> None:
+    """Print the whole configuration with every default, as YAML that loads again. Secrets are left out."""
+    from plugrl.config.show import dump_yaml
+    from plugrl.tracking.redact import redact
+
+    loaded = load(config, overrides, plugin, "train")
+    typer.echo(dump_yaml(redact(loaded.model_dump(mode="json"))), nl=False)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def check(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None) -> None:
+    """Check a configuration: every key, every name, and the keys against each other."""
+    load(config, overrides, plugin, "train")
+    typer.echo(f"{config}: no problem found.")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def schema(
+    section: Annotated[str | None, typer.Argument(help="Only this section, such as `actor.optim`.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Take model, rollout and plugins from this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON schema.")] = False,
+) -> None:
+    """List every key with its type, its default and what it means, those of the installed plugins included."""
+    from plugrl.config.loader import load_schema
+    from plugrl.config.show import schema_text
+
+    found = load_schema(config)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(found.model_json_schema(), indent=2))
+    else:
+        typer.echo(schema_text(found, section), nl=False)

@@ -1,0 +1,74 @@
+"""`plugrl train`, `plugrl sft` and `plugrl eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from plugrl.config.checks import Task
+    from plugrl.config.schema import RunConfig
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the run.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Keys to set otherwise, such as `actor.optim.lr=1e-5`.", show_default=False
+    ),
+]
+PluginOptions = Annotated[
+    list[str] | None,
+    typer.Option("-p", "--plugin", metavar="NAME|no:NAME", help="Load only this plugin, or all but it; repeatable."),
+]
+
+
+def with_overrides(command: Any) -> Any:
+    """Mark a command as one that takes `key=value` and `--key=value`."""
+    command.context_settings = {"ignore_unknown_options": True}
+    return command
+
+
+def load(config: Path, overrides: list[str] | None, plugins: list[str] | None, task: Task) -> RunConfig:
+    """Load the configuration for a task."""
+    from plugrl.config import load_config
+
+    return load_config(config, overrides or (), task=task, plugin_options=plugins or ())
+
+
+@with_overrides
+def train(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None) -> None:
+    """Train a policy by reinforcement learning.
+
+    Goes on from the last checkpoint of the run if there is one; `trainer.resume=disable` starts anew.
+    """
+    loaded = load(config, overrides, plugin, "train")
+    from plugrl.runners.main import run_train
+
+    run_train(loaded)
+
+
+@with_overrides
+def sft(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None) -> None:
+    """Train a policy on reference responses."""
+    loaded = load(config, overrides, plugin, "sft")
+    from plugrl.runners.main import run_sft
+
+    run_sft(loaded)
+
+
+@with_overrides
+def evaluate(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", metavar="PATH", help="Evaluate this checkpoint, not `model.path`.")
+    ] = None,
+    plugin: PluginOptions = None,
+) -> None:
+    """Measure a policy on the held-out prompts."""
+    loaded = load(config, overrides, plugin, "eval")
+    from plugrl.runners.main import run_eval
+
+    run_eval(loaded, None if checkpoint is None else str(checkpoint.expanduser().absolute()))

@@ -1,0 +1,144 @@
+"""One page about a run, with everything in it: no other file and no network is needed to read it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from plugrl.errors import DataError
+from plugrl.tracking.files import write_atomic
+from plugrl.tracking.report_tables import configuration, plugin_table, version_list
+from plugrl.tracking.run_directory import RunDirectory
+from plugrl.tracking.samples import Comparison, compare, reward_of
+from plugrl.tracking.series import make_panels
+from plugrl.tracking.summary import Tile, TimeShare, tiles, time_shares
+from plugrl.tracking.svg import chart, format_value, legend
+
+
+def write_report(run_dir: str | os.PathLike[str] | RunDirectory) -> Path:
+    """Write `report.html` from the files of a run directory and return its path.
+
+    Raises DataError when the directory holds no metrics.
+    """
+    run = run_dir if isinstance(run_dir, RunDirectory) else RunDirectory(run_dir)
+    rows = list(run.read_metrics())
+    if not rows:
+        raise DataError(f"{run.path} is no folder of a run with metrics: {run.metrics.name} is missing or empty.")
+    config_text = run.config.read_text(encoding="utf-8") if run.config.exists() else ""
+    sections = [
+        _tiles(tiles(rows)),
+        _charts(rows),
+        _samples(compare(run.read_samples())),
+        _timing(time_shares(rows)),
+        plugin_table(_read_json(run.plugins)),
+        version_list(_read_json(run.versions)),
+        configuration(config_text),
+    ]
+    page = Template(_template("report.html")).substitute(
+        title=escape(_title(config_text, run)),
+        subtitle=escape(_subtitle(rows, run)),
+        style=_template("report.css"),
+        body="\n".join(section for section in sections if section),
+    )
+    write_atomic(run.report, page)
+    return run.report
+
+
+def _template(name: str) -> str:
+    return resources.files("plugrl.tracking").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    loaded = json.loads(path.read_text(encoding="utf-8"))
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _title(config_text: str, run: RunDirectory) -> str:
+    names = {}
+    for line in config_text.splitlines():
+        key, _, value = line.strip().partition(": ")
+        if key in ("project_name", "experiment_name"):
+            names[key] = value.strip("'\"")
+    parts = [names.get("project_name", ""), names.get("experiment_name", "")]
+    return " / ".join(part for part in parts if part) or run.path.name
+
+
+def _subtitle(rows: Sequence[dict[str, Any]], run: RunDirectory) -> str:
+    times = [float(row["time"]) for row in rows if "time" in row]
+    when = datetime.fromtimestamp(min(times)).strftime("%Y-%m-%d %H:%M") if times else ""
+    return " \u00b7 ".join(part for part in (when, str(run.path)) if part)
+
+
+def _tiles(found: Sequence[Tile]) -> str:
+    parts = [
+        f'<div class="tile"><div class="label">{escape(tile.label)}</div>'
+        f'<div class="value">{escape(tile.value)} <small>{escape(tile.unit)}</small></div>'
+        f'<div class="note">{escape(tile.note) or "&nbsp;"}</div></div>'
+        for tile in found
+    ]
+    return f'<div class="tiles">{"".join(parts)}</div>' if parts else ""
+
+
+def _charts(rows: Sequence[dict[str, Any]]) -> str:
+    parts = [
+        f'<div class="card chart"><h3>{escape(panel.title)}</h3>{chart(panel)}{legend(panel)}</div>'
+        for panel in make_panels(rows)
+    ]
+    return f'<h2>Curves</h2><div class="charts">{"".join(parts)}</div>' if parts else ""
+
+
+def _samples(found: Sequence[Comparison]) -> str:
+    if not found:
+        return ""
+    short = all(len(text) < 60 for item in found for text in _texts(item))
+    grid = "samples short" if short else "samples"
+    return f'<h2>Sample generations</h2><div class="{grid}">{"".join(_sample(item) for item in found)}</div>'
+
+
+def _texts(item: Comparison) -> list[str]:
+    return [item.prompt, *(str(row["response"]) for row in (item.before, item.after) if row is not None)]
+
+
+def _sample(item: Comparison) -> str:
+    texts = [_text("before", item.before)] if item.before is not None else []
+    texts.append(_text("after" if texts else "", item.after))
+    single = "" if len(texts) > 1 else " single"
+    answer = f'<div class="answer">expected: {escape(item.answer)}</div>' if item.answer else ""
+    return (
+        f'<div class="card sample"><div class="prompt">{escape(item.prompt)}</div>{answer}'
+        f'<div class="pair{single}">{"".join(texts)}</div></div>'
+    )
+
+
+def _text(label: str, row: dict[str, Any]) -> str:
+    reward = reward_of(row)
+    mark = "" if reward is None else f'<span class="{"good" if reward > 0 else "bad"}">reward {reward:.3g}</span>'
+    phase = "" if row.get("phase", "rl") == "rl" else f"{row['phase']} "
+    head = " \u00b7 ".join(part for part in (label, f"{phase}step {row.get('step', '?')}") if part)
+    text = escape(str(row["response"])) or '<span class="none">(nothing)</span>'
+    return f'<div class="text"><div class="head"><span>{escape(head)}</span>{mark}</div><pre>{text}</pre></div>'
+
+
+def _timing(shares: Sequence[TimeShare]) -> str:
+    if not shares:
+        return ""
+    bar = "".join(
+        f'<i class="t{i % 8}" style="flex:{share.share:.5f}" title="{escape(share.name)}: {share.share:.1%}"></i>'
+        for i, share in enumerate(shares)
+    )
+    parts = "".join(
+        f'<div><b class="t{i % 8}"></b><span>{escape(share.name)}</span><span>{format_value(share.seconds)} s</span>'
+        f"<em>{share.share:.1%}</em></div>"
+        for i, share in enumerate(shares)
+    )
+    drawn = f'<div class="bar">{bar}</div><div class="parts">{parts}</div>'
+    return f'<h2>Time of a step</h2><div class="card">{drawn}</div>'
