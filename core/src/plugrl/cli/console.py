@@ -55,8 +55,13 @@ def fail(message: str, code: int = 1) -> NoReturn:
     """Print one readable error to standard error and end the command with ``code``."""
     import typer
 
-    err().print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    complain(message)
     raise typer.Exit(code)
+
+
+def complain(message: str) -> None:
+    """Print one readable error to standard error."""
+    err().print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

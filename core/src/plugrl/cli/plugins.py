@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
-from plugrl.cli import console
+from plugrl.cli import console, plugins_list
 from plugrl.plugins.ledger import Ledger, PluginRecord
 from plugrl.plugins.loader import load_plugins
 
@@ -21,15 +19,9 @@ def list_plugins(
     as_json: bool = AS_JSON,
 ) -> None:
     """List the installed plugins with their states; answers with every plugin broken."""
-    ledger = load_plugins(fatal=False, quiet=True)
-    if as_json:
-        console.print_json(ledger.to_dict())
-    else:
-        _show_list(ledger, show_all=show_all)
-    if ledger.errors:
-        if as_json:
-            raise typer.Exit(1)
-        console.fail("\n".join(str(error) for error in ledger.errors))
+    code = plugins_list.answer(show_all=show_all, as_json=as_json)
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command()
@@ -87,35 +79,6 @@ def check(
         console.show_table(("", "check", "found", "what to do"), rows)
     if not all(item.ok for item in checks):
         raise typer.Exit(1)
-
-
-def _show_list(ledger: Ledger, *, show_all: bool) -> None:
-    shown = [record for record in ledger.records if show_all or record.state != "disabled"]
-    rows = [_row(record, show_all=show_all) for record in shown]
-    columns = ("plugin", "version", "api", "state", "provides", "source")
-    if rows:
-        console.show_table(columns, rows)
-    else:
-        console.say("No plugin is in use." if ledger.records else "No plugin is installed.")
-    for extension in ledger.extensions:
-        console.say(f"extension module {extension.module}: {extension.state} {extension.reason}".rstrip())
-    for record in shown:
-        if record.state != "active":
-            console.say(record.sentence())
-    hidden = len(ledger.records) - len(shown)
-    if hidden:
-        console.say(f"{hidden} disabled; --all shows them.")
-
-
-def _row(record: PluginRecord, *, show_all: bool) -> tuple[Any, ...]:
-    manifest = record.manifest
-    source = f"{record.distribution or '?'}{' (editable)' if record.path else ''}"
-    provides = record.provides()
-    if show_all:
-        text = "\n".join(f"{kind} {key}" for kind, keys in provides.items() for key in keys)
-    else:
-        text = ", ".join(f"{len(keys)} {kind}{'s' if len(keys) > 1 else ''}" for kind, keys in provides.items())
-    return record.name, record.version or "?", manifest.api if manifest else "?", record.state, text, source
 
 
 def _named(ledger: Ledger, name: str) -> PluginRecord:

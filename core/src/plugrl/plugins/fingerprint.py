@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -26,6 +25,8 @@ class Row(NamedTuple):
 
 def fingerprint_of(rows: Iterable[Row]) -> str:
     """Return 16 hexadecimal digits that do not depend on the order of ``rows``."""
+    import hashlib  # Here, because most commands show no fingerprint and need not wait for the cryptography library.
+
     return hashlib.sha256(encode_rows(rows).encode()).hexdigest()[:16]
 
 

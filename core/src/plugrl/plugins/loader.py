@@ -173,6 +173,7 @@ def _announce(ledger: Ledger, *, quiet: bool) -> None:
             logger.warning("Plugin %s", record.sentence())
     for text in [] if quiet else _expired(ledger):
         logger.warning("%s", text)
-    from plugrl.plugins import hooks
+    if any(record.manifest and record.manifest.hooks for record in ledger.active):
+        from plugrl.plugins import hooks
 
-    hooks.fire("on_plugins_loaded", report=ledger)
+        hooks.fire("on_plugins_loaded", report=ledger)
