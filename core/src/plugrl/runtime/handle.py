@@ -135,8 +135,9 @@ def _raise_death(handles: Sequence[Handle]) -> None:
     error = death(group, info.rank, info)
     group.mark_broken()
     for handle in handles:
-        handle._error = error
-        handle.group.mark_broken()
+        # Calls of other groups may still end well; once the dead group is closed they can be waited for again.
+        if handle.group is group:
+            handle._error = error
     raise error
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _CAUSE_TIMEOUT_S = 3.0
 _STDERR_LINES = 12
 _MARKERS = ("Worker exit detail: ", "exit detail: ", "cause: ")
+_ADVICE = (" Some common causes include", " There are some potential root causes")
 
 
 class Watch:
@@ -96,4 +97,7 @@ def _cause(error: BaseException | None) -> str:
         if marker in text:
             text = text.split(marker, 1)[1]
             break
+    for advice in _ADVICE:
+        if advice in text:
+            return text.split(advice, 1)[0] + " It was killed (by a signal or for lack of memory) or it crashed."
     return text[:600]

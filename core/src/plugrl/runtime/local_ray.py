@@ -24,9 +24,12 @@ _ENVIRONMENT = {
     # The present name of this behaviour, chosen here so that Ray does not warn of its change.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-# A worker started ahead of time has not our environment and is never used.
-_SYSTEM_CONFIG = {"prestart_worker_first_driver": False}
+# A worker started ahead of time has not our environment and is never used. Ray's workers are nice to other processes,
+# ours are the work that the machine is for.
+_SYSTEM_CONFIG = {"prestart_worker_first_driver": False, "worker_niceness": 0}
 _NONE = object()
+_quiet = contextlib.ExitStack()
+logger = logging.getLogger(__name__)
 
 
 def start_local(
@@ -54,6 +57,7 @@ def start_local(
                 _node_ip_address=LOOPBACK,
                 _system_config=_SYSTEM_CONFIG,
             )
+    _redirect_notices()
 
 
 def join(address: str, *, runtime_env: Mapping[str, Any], namespace: str) -> None:
@@ -67,16 +71,28 @@ def join(address: str, *, runtime_env: Mapping[str, Any], namespace: str) -> Non
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
+    _redirect_notices()
 
 
 def stop() -> None:
     """Disconnect; a Ray that this process started ends, and is waited for."""
     import ray
 
+    _quiet.close()
     if "wait_for_processes" in inspect.signature(ray.shutdown).parameters:
         ray.shutdown(wait_for_processes=True)
     else:
         ray.shutdown()
+
+
+def _redirect_notices() -> None:
+    """Log what Ray would print in the middle of the driver's output; deaths of workers are raised as typed errors."""
+    from ray._private import worker
+
+    def log(data: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        logger.info("Ray: %s", " ".join(map(str, data.get("lines", ()))))
+
+    _quiet.enter_context(_replaced(worker, "print_to_stdstream", log))
 
 
 @contextlib.contextmanager

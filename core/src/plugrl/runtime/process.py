@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PROC = Path("/proc")
-_STARTED_FIELD = 19  # counted after the name, which may itself hold spaces
+# Counted after the name, which may itself hold spaces.
+_PARENT_FIELD = 1
+_STARTED_FIELD = 19
 
 
 def started_at(pid: int) -> str:
@@ -24,6 +26,16 @@ def is_alive(pid: int, started: str = "") -> bool:
         return _answers_signal(pid)
     fields = _stat(pid)
     return bool(fields) and fields[0] not in "ZX" and (not started or fields[_STARTED_FIELD] == started)
+
+
+def children(pid: int) -> list[int]:
+    """Return the pids of a process's children; empty where there is no /proc."""
+    found = []
+    for path in _PROC.glob("[0-9]*/stat"):
+        fields = _stat(int(path.parent.name))
+        if fields and int(fields[_PARENT_FIELD]) == pid:
+            found.append(int(path.parent.name))
+    return found
 
 
 def wait_gone(processes: Iterable[tuple[int, str]], timeout: float) -> list[tuple[int, str]]:

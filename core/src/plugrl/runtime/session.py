@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.config.schema import ClusterConfig
 from plugrl.errors import PlugRLError, UserError
 from plugrl.runtime import local_ray
+from plugrl.runtime.guard import Guard, ray_processes
 from plugrl.runtime.rundir import create_run_directory, remove_run_directory
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class RaySession:
         self.local_node_id = ""
         self.run_directory = Path()
         self.watch: Watch
+        self._guard: Guard | None = None
 
     # ----------------------------------------------------------------- life
     def start(self) -> RaySession:
@@ -105,6 +107,8 @@ class RaySession:
             finally:
                 local_ray.stop()
                 remove_run_directory(self.run_directory)
+                if self._guard is not None:
+                    self._guard.stop()
 
     def __enter__(self) -> RaySession:
         return self if self._started else self.start()
@@ -190,6 +194,7 @@ class RaySession:
                 store_bytes=self._store_bytes,
                 dashboard=self.config.dashboard,
             )
+            self._guard = Guard(self.run_directory, ray_processes(os.path.dirname(ray.__file__)))
         else:
             local_ray.join(self.config.ray_address, runtime_env=runtime_env, namespace=self.namespace)
         self.local_node_id = ray.get_runtime_context().get_node_id()

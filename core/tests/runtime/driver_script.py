@@ -1,0 +1,72 @@
+"""A driver that tests start and end by force: it starts a session and a worker, says what runs, and waits."""
+
+import json
+import sys
+from pathlib import Path
+
+from plugrl.config.schema import ClusterConfig
+from plugrl.runtime import RaySession, WorkerGroup
+
+LISTEN = "0A"
+LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+
+
+def descendants(pid):
+    """Return the pids of all processes below ``pid``."""
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, todo = [], [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def open_listeners(pids):
+    """Return ``(pid, address)`` of listening TCP sockets that are bound to more than loopback."""
+    addresses = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTEN:
+                addresses[f"socket:[{fields[9]}]"] = fields[1].split(":")[0]
+    found = []
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                address = addresses.get(str(descriptor.readlink()))
+            except OSError:
+                continue
+            if address is not None and address not in LOOPBACK:
+                found.append((pid, address))
+    return found
+
+
+def main(pid):
+    with RaySession(ClusterConfig(start_timeout_s=200), platform="cpu") as session:
+        group = WorkerGroup(session, "plugrl.testing.workers:CollectiveWorker", name="echo", devices=[0, 1])
+        group.wait_ready()
+        assert group.execute("sum_of_ranks").wait(30) == [3.0, 3.0]
+        pids = descendants(pid)
+        state = {
+            "pids": pids,
+            "workers": [info.pid for info in group.known_processes().values()],
+            "listeners": open_listeners([pid, *pids]),
+            "run_directory": str(session.run_directory),
+        }
+        print(json.dumps(state), flush=True)
+        if "raise" in sys.argv:
+            raise RuntimeError("the driver fails")
+        group.execute("sum_of_ranks", ranks=[0]).wait(600)
+
+
+if __name__ == "__main__":
+    import os
+
+    main(os.getpid())
