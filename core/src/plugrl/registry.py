@@ -115,20 +115,8 @@ class Registry(Generic[T]):
             DuplicateRegistration: another object has the key (or an alias) and ``force`` is not set.
             PluginError: whatever ``check`` refuses.
         """
-        self.register_many(
-            [
-                Registration(
-                    key=key,
-                    value=value,
-                    origin=origin or calling_origin(),
-                    aliases=tuple(aliases),
-                    summary=summary,
-                    needs=tuple(needs),
-                    meta=dict(meta or {}),
-                    force=force,
-                )
-            ]
-        )
+        claim = Registration(key=key, value=value, origin=origin or calling_origin(), summary=summary, force=force)
+        self.register_many([replace(claim, aliases=tuple(aliases), needs=tuple(needs), meta=dict(meta or {}))])
 
     def register_target(
         self,
@@ -143,20 +131,8 @@ class Registry(Generic[T]):
         meta: Mapping[str, Any] | None = None,
     ) -> None:
         """Register a ``"module:attribute"`` that is imported on the first :meth:`get`. Raises as :meth:`register`."""
-        self.register_many(
-            [
-                Registration(
-                    key=key,
-                    target=target,
-                    origin=origin or calling_origin(),
-                    aliases=tuple(aliases),
-                    summary=summary,
-                    needs=tuple(needs),
-                    meta=dict(meta or {}),
-                    force=force,
-                )
-            ]
-        )
+        claim = Registration(key=key, target=target, origin=origin or calling_origin(), summary=summary, force=force)
+        self.register_many([replace(claim, aliases=tuple(aliases), needs=tuple(needs), meta=dict(meta or {}))])
 
     def register_many(self, registrations: Iterable[Registration]) -> None:
         """Register all of them or, if one is refused, none. Raises as :meth:`register`."""
