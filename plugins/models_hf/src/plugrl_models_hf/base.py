@@ -74,4 +74,6 @@ def prepare(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
     """Put a freshly built model into the state training starts from; it acts through its own caches, not HF's."""
     model.train()
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # Newer transformers rename it and warn about the old name.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})

@@ -27,14 +27,17 @@ _MIN_ROOM = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """The weights of one decoder layer. Norms of queries and keys are None in families without them."""
+    """The weights of one decoder layer.
 
-    input_norm: torch.Tensor
+    Norm weights are None where they are folded into the matrix that follows. ``head_norm`` [G * R + G, D] holds those
+    of queries and keys, side by side, in the families that have them.
+    """
+
+    input_norm: torch.Tensor | None
     qkv: Linear
-    q_norm: torch.Tensor | None
-    k_norm: torch.Tensor | None
+    head_norm: torch.Tensor | None
     out: Linear
-    mlp_norm: torch.Tensor
+    mlp_norm: torch.Tensor | None
     gate_up: Linear
     activation: Callable[[torch.Tensor], torch.Tensor]
     down: Linear
@@ -46,14 +49,13 @@ class Weights:
 
     embedding: torch.Tensor
     layers: tuple[Layer, ...]
-    norm: torch.Tensor
+    norm: torch.Tensor | None
     eps: float
     head: Linear
     rotary: torch.nn.Module
     num_kv_heads: int
     num_groups: int
     head_dim: int
-    scaling: float
 
 
 def supports(model: PreTrainedModel) -> bool:
@@ -72,37 +74,59 @@ def supports(model: PreTrainedModel) -> bool:
 
 
 def lay_out(model: PreTrainedModel, *, pack: bool) -> Weights:
-    """Copy the weights of a supported model into the layout for decoding."""
+    """Copy the weights of a supported model into the layout for decoding.
+
+    In fp32 the weights of norms and the scale of attention go into the matrices, which saves operations; in shorter
+    types that would round differently from the model's own forward, so they stay apart.
+    """
     backbone = model.base_model
     attention = backbone.layers[0].self_attn
+    norm = backbone.norm.weight.detach()
+    fold = norm.dtype == torch.float32
     return Weights(
         embedding=backbone.embed_tokens.weight.detach(),
-        layers=tuple(_layer(block, pack) for block in backbone.layers),
-        norm=backbone.norm.weight.detach(),
+        layers=tuple(_layer(block, fold, pack) for block in backbone.layers),
+        norm=None if fold else norm,
         eps=backbone.norm.variance_epsilon,
-        head=Linear.of([model.get_output_embeddings()], pack=pack),
+        head=Linear.of([model.get_output_embeddings()], in_scale=norm if fold else None, pack=pack),
         rotary=backbone.rotary_emb,
         num_kv_heads=attention.k_proj.out_features // attention.head_dim,
         num_groups=attention.num_key_value_groups,
         head_dim=attention.head_dim,
-        scaling=attention.scaling,
     )
 
 
-def _layer(block: torch.nn.Module, pack: bool) -> Layer:
+def _layer(block: torch.nn.Module, fold: bool, pack: bool) -> Layer:
     attention, mlp = block.self_attn, block.mlp
-    q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+    input_norm, mlp_norm = block.input_layernorm.weight.detach(), block.post_attention_layernorm.weight.detach()
+    head_norm = _head_norm(attention)
+    projections = [attention.q_proj, attention.k_proj, attention.v_proj]
     return Layer(
-        input_norm=block.input_layernorm.weight.detach(),
-        qkv=Linear.of([attention.q_proj, attention.k_proj, attention.v_proj], pack=pack),
-        q_norm=None if q_norm is None else q_norm.weight.detach(),
-        k_norm=None if k_norm is None else k_norm.weight.detach(),
+        input_norm=None if fold else input_norm,
+        qkv=Linear.of(
+            projections,
+            in_scale=input_norm if fold else None,
+            # Norms of queries would undo a scale, so it sits in their weights then.
+            out_scales=(attention.scaling, 1.0, 1.0) if head_norm is None else None,
+            pack=pack,
+        ),
+        head_norm=head_norm,
         out=Linear.of([attention.o_proj], pack=pack),
-        mlp_norm=block.post_attention_layernorm.weight.detach(),
-        gate_up=Linear.of([mlp.gate_proj, mlp.up_proj], pack=pack),
+        mlp_norm=None if fold else mlp_norm,
+        gate_up=Linear.of([mlp.gate_proj, mlp.up_proj], in_scale=mlp_norm if fold else None, pack=pack),
         activation=mlp.act_fn,
         down=Linear.of([mlp.down_proj], pack=pack),
     )
+
+
+def _head_norm(attention: torch.nn.Module) -> torch.Tensor | None:
+    """Return the norm weights of queries, times the scale of attention, and keys: [G * R + G, D], or None."""
+    if not hasattr(attention, "q_norm"):
+        return None
+    query = attention.q_norm.weight.detach() * attention.scaling
+    num_keys = attention.k_proj.out_features // attention.head_dim
+    key = attention.k_norm.weight.detach()
+    return torch.cat((query.expand(num_keys * attention.num_key_value_groups, -1), key.expand(num_keys, -1)))
 
 
 class FusedDecoder:
@@ -111,7 +135,8 @@ class FusedDecoder:
     def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
         self._model = model
         self._weights = weights
-        self._length = 0
+        self._root_eps = torch.tensor(weights.eps**0.5, device=weights.embedding.device)
+        self._ones = torch.ones_like(weights.embedding[0, : weights.head_dim])
 
     def prefill(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """See ``decoder.Decoder``."""
@@ -130,15 +155,16 @@ class FusedDecoder:
 
     def fork(self, owner: torch.Tensor, max_new_tokens: int) -> None:
         """See ``decoder.Decoder``."""
+        weights = self._weights
         self._owner = owner
         last = int(self._positions.max()) + max_new_tokens + 1
         columns = torch.arange(last, device=owner.device).unsqueeze(0)
-        cos, sin = self._weights.rotary(self._weights.embedding[:1, None], columns)
-        half = self._weights.head_dim // 2
+        cos, sin = weights.rotary(weights.embedding[:1, None], columns)
+        half = weights.head_dim // 2
         # rotate_half(x) * sin, with the minus sign moved into the table.
         self._cos, self._sin = cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
         self._positions = self._positions[owner]
-        self._room = 0
+        self._length = self._room = 0
         self._own: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._grow(min(_MIN_ROOM, max_new_tokens))
         self._arrange()
@@ -161,56 +187,61 @@ class FusedDecoder:
         self._positions = self._positions + 1
         cos, sin = self._cos[self._positions].unsqueeze(1), self._sin[self._positions].unsqueeze(1)
         states = F.embedding(tokens, weights.embedding)
-        size = (states.shape[-1],)
         for index, layer in enumerate(weights.layers):
-            hidden = F.rms_norm(states, size, layer.input_norm, weights.eps)
-            states = layer.out(self._attend(index, layer, layer.qkv(hidden), cos, sin), residual=states)
-            hidden = F.rms_norm(states, size, layer.mlp_norm, weights.eps)
-            gate, up = layer.gate_up(hidden).chunk(2, dim=-1)
+            projections = layer.qkv(self._norm(states, layer.input_norm))
+            states = layer.out(self._attend(index, layer, projections, cos, sin), residual=states)
+            gate, up = layer.gate_up(self._norm(states, layer.mlp_norm)).chunk(2, dim=-1)
             states = layer.down(layer.activation(gate).mul_(up), residual=states)
         self._length += 1
-        return weights.head(F.rms_norm(states, size, weights.norm, weights.eps))
+        return weights.head(self._norm(states, weights.norm))
+
+    def _norm(self, states: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        """Divide by the root mean square of the last axis; without a weight in as few operations as can be."""
+        if weight is not None:
+            return F.rms_norm(states, states.shape[-1:], weight, self._weights.eps)
+        length = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+        # sqrt(mean(x^2) + eps) as the hypotenuse of |x| / sqrt(H) and sqrt(eps).
+        return states / length.mul_(states.shape[-1] ** -0.5).hypot_(self._root_eps)
 
     def _attend(
         self, index: int, layer: Layer, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
-        """Return the attention output [A, G * R * D] of one layer, from its projections [A, (G * R + 2 * G) * D]."""
+        """Return the attention output [A, G * R * D] of one layer, from its projections [A, (G * R + 2 * G) * D].
+
+        Scores against the prompt's keys are computed prompt by prompt for all its rows, those against generated keys
+        row by row; one softmax runs over both.
+        """
         weights, end = self._weights, self._length + 1
         heads, groups, dim = weights.num_kv_heads, weights.num_groups, weights.head_dim
-        split = qkv.view(qkv.shape[0], -1, dim)
-        turned = self._rotate(self._normalise(layer, split[:, : heads * (groups + 1)]), cos, sin)
+        num_rows, num_queries = qkv.shape[0], heads * groups
+        split = qkv.view(num_rows, -1, dim)
+        turned = self._turn(split[:, : num_queries + heads], layer.head_norm, cos, sin)
         own_keys, own_values = self._own[index]
-        own_keys[:, :, self._length] = turned[:, heads * groups :]
-        own_values[:, :, self._length] = split[:, heads * (groups + 1) :]
-        query = turned[:, : heads * groups].reshape(-1, heads, groups, dim).mul_(weights.scaling)
+        own_keys[:, :, self._length] = turned[:, num_queries:]
+        own_values[:, :, self._length] = split[:, num_queries + heads :]
+        own_keys, own_values = own_keys.flatten(0, 1)[:, :end], own_values.flatten(0, 1)[:, :end]
+        query = turned[:, :num_queries].contiguous().view(num_rows, heads, groups, dim)
 
         prompt_keys, prompt_values = self._prompts[index]
-        grid = self._to_grid(query)
-        scores = grid @ prompt_keys
+        scores = self._to_grid(query) @ prompt_keys
         if self._bias is not None:
             scores += self._bias
+        prompt_scores = self._from_grid(scores).reshape(num_rows * heads, groups, -1)
+        own_scores = torch.bmm(query.view(num_rows * heads, groups, dim), own_keys.transpose(1, 2))
+        shares = torch.softmax(torch.cat((prompt_scores, own_scores), dim=-1), dim=-1, dtype=torch.float32)
+        shares = shares.to(query.dtype)
         num_prompt = prompt_keys.shape[-1]
-        scores = torch.cat((self._from_grid(scores), query @ own_keys[:, :, :end].transpose(2, 3)), dim=-1)
-        shares = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-        mixed = self._from_grid(self._to_grid(shares[..., :num_prompt]) @ prompt_values)
-        return (mixed + shares[..., num_prompt:] @ own_values[:, :, :end]).flatten(1)
+        prompt_shares = shares[..., :num_prompt].reshape(num_rows, heads, groups, num_prompt)
+        mixed = self._from_grid(self._to_grid(prompt_shares) @ prompt_values).reshape(num_rows * heads, groups, dim)
+        return torch.baddbmm(mixed, shares[..., num_prompt:], own_values).view(num_rows, -1)
 
-    def _normalise(self, layer: Layer, heads: torch.Tensor) -> torch.Tensor:
-        """Apply the norms of queries and keys [A, G * R + G, D] in the families that have them."""
-        if layer.q_norm is None or layer.k_norm is None:
-            return heads
-        num_queries = self._weights.num_kv_heads * self._weights.num_groups
-        size, eps = (self._weights.head_dim,), self._weights.eps
-        return torch.cat(
-            (
-                F.rms_norm(heads[:, :num_queries], size, layer.q_norm, eps),
-                F.rms_norm(heads[:, num_queries:], size, layer.k_norm, eps),
-            ),
-            dim=1,
-        )
-
-    def _rotate(self, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Turn queries and keys [A, heads, D] by their rows' positions."""
+    def _turn(
+        self, heads: torch.Tensor, weight: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        """Normalise queries and keys [A, G * R + G, D] in the families that do, and turn them by their positions."""
+        if weight is not None:
+            unit = self._norm(heads, None) if heads.dtype == torch.float32 else self._norm(heads, self._ones)
+            heads = unit.mul_(weight)
         half = self._weights.head_dim // 2
         swapped = torch.cat((heads[..., half:], heads[..., :half]), dim=-1)
         return (heads * cos).addcmul_(swapped, sin)

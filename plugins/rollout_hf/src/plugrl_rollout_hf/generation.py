@@ -60,34 +60,36 @@ def generate_batch(
     stops = torch.tensor(sorted(stop_ids), dtype=torch.long, device=device)
     logits = decoder.prefill(ids, mask)[owner]
     decoder.fork(owner, params.max_new_tokens)
+    is_stop = torch.zeros(logits.shape[-1], dtype=torch.bool, device=device).index_fill_(0, stops, True)
 
     num_rows = len(rows)
-    tokens = torch.zeros(num_rows, params.max_new_tokens, dtype=torch.long, device=device)
-    log_probs = torch.zeros(num_rows, params.max_new_tokens, device=device)
+    tokens = torch.zeros(params.max_new_tokens, num_rows, dtype=torch.long, device=device)
+    log_probs = torch.zeros(params.max_new_tokens, num_rows, device=device)
     lengths = torch.full((num_rows,), params.max_new_tokens, dtype=torch.long, device=device)
+    stopped = torch.zeros(num_rows, dtype=torch.bool, device=device)
     active = torch.arange(num_rows, device=device)
     running = torch.ones(num_rows, dtype=torch.bool, device=device)
     for step in range(params.max_new_tokens):
         forbidden = stops if step < params.min_new_tokens and stops.numel() else None
-        uniform = None if draws is None else draws[active, step]
-        chosen, chosen_log_probs = choose(logits, uniform, params, forbidden)
-        tokens[active, step], log_probs[active, step] = chosen, chosen_log_probs
+        chosen, chosen_log_probs = choose(logits, None if draws is None else draws[step], params, forbidden)
+        tokens[step].index_copy_(0, active, chosen)
+        log_probs[step].index_copy_(0, active, chosen_log_probs)
+        num_running = running.numel()
         if stops.numel():
-            ended = running & torch.isin(chosen, stops)
-            lengths[active[ended]] = step + 1
+            ended = running & is_stop[chosen]
             running &= ~ended
-        if step + 1 == params.max_new_tokens:
-            break
-        num_running = int(running.sum())
-        if num_running == 0:
+            num_running = int(running.sum())
+            lengths[active[ended]] = step + 1
+            stopped[active[ended]] = True
+        if num_running == 0 or step + 1 == params.max_new_tokens:
             break
         if running.numel() - num_running >= compact_at * running.numel():
             kept = running.nonzero().flatten()
             decoder.keep(kept)
             active, chosen, running = active[kept], chosen[kept], running[kept]
+            draws = None if draws is None else draws[:, kept]
         logits = decoder.step(chosen)
-    stopped = torch.isin(tokens.gather(1, lengths[:, None] - 1).squeeze(1), stops)
-    return Drawn(tokens=tokens, log_probs=log_probs, lengths=lengths, stopped=stopped)
+    return Drawn(tokens=tokens.t(), log_probs=log_probs.t(), lengths=lengths, stopped=stopped)
 
 
 def _prompt_batch(rows: Sequence[Row], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -106,8 +108,8 @@ def _prompt_batch(rows: Sequence[Row], device: torch.device) -> tuple[torch.Tens
 
 
 def _draws(rows: Sequence[Row], params: SamplingParams, device: torch.device) -> torch.Tensor | None:
-    """Return every random number the rows will use, [A, T], or None when sampling is greedy."""
+    """Return every random number the rows will use, [T, A], or None when sampling is greedy."""
     if params.temperature == 0.0:
         return None
     table = uniforms([row.seed for row in rows], [row.sample_index for row in rows], params.max_new_tokens)
-    return table.to(device)
+    return table.t().contiguous().to(device)

@@ -24,19 +24,29 @@ class Linear:
             self._matrix = matrix.t().contiguous()
 
     @classmethod
-    def of(cls, modules: Sequence[torch.nn.Linear], *, pack: bool) -> Linear:
-        """Copy the weights of ``modules``, which take the same input."""
-        matrix = torch.cat([module.weight.detach() for module in modules])
-        biases = [module.bias for module in modules]
-        bias = None
-        if any(item is not None for item in biases):
-            bias = torch.cat(
-                [
-                    matrix.new_zeros(module.out_features) if module.bias is None else module.bias.detach()
-                    for module in modules
-                ]
-            )
-        return cls(matrix, bias, pack=pack)
+    def of(
+        cls,
+        modules: Sequence[torch.nn.Linear],
+        *,
+        pack: bool,
+        in_scale: torch.Tensor | None = None,
+        out_scales: Sequence[float] | None = None,
+    ) -> Linear:
+        """Copy the weights of ``modules``, which take the same input.
+
+        in_scale [in] multiplies the inputs, out_scales (one per module) the outputs, biases included.
+        """
+        scales = out_scales or [1.0] * len(modules)
+        matrix = torch.cat([module.weight.detach() * scale for module, scale in zip(modules, scales, strict=True)])
+        if in_scale is not None:
+            matrix *= in_scale
+        if all(module.bias is None for module in modules):
+            return cls(matrix, None, pack=pack)
+        biases = [
+            matrix.new_zeros(module.out_features) if module.bias is None else module.bias.detach() * scale
+            for module, scale in zip(modules, scales, strict=True)
+        ]
+        return cls(matrix, torch.cat(biases), pack=pack)
 
     def __call__(self, rows: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Return rows [A, in] times the matrix, plus its bias and ``residual`` [A, out]."""

@@ -115,21 +115,24 @@ def draw(weights: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     else:
         padding = -vocab_size % _BLOCK
         blocks = torch.nn.functional.pad(weights, (0, padding)).view(num_rows, -1, _BLOCK)
-        block, rest = _invert(blocks.sum(dim=-1, dtype=torch.float64), draws)
+        sizes = blocks.sum(dim=-1, dtype=torch.float64)
+        block, mass, target = _invert(sizes, draws)
+        size = sizes.gather(1, block.unsqueeze(1)).squeeze(1)
+        before = mass.gather(1, block.unsqueeze(1)).squeeze(1) - size
         inside = blocks[torch.arange(num_rows, device=weights.device), block]
-        tokens = block * _BLOCK + _invert(inside, rest)[0]
+        tokens = block * _BLOCK + _invert(inside, (target - before) / size)[0]
         tokens.clamp_(max=vocab_size - 1)
-    chosen = weights.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    impossible = weights.gather(1, tokens.unsqueeze(1)).squeeze(1) <= 0
     # Rounding at the very edge of a cumulative sum may point at a weight of zero.
-    return torch.where(chosen > 0, tokens, weights.argmax(dim=-1)) if bool((chosen <= 0).any()) else tokens
+    return torch.where(impossible, weights.argmax(dim=-1), tokens) if bool(impossible.any()) else tokens
 
 
-def _invert(weights: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the index [A] where the cumulative share passes ``draws``, and how far into that entry, in (0, 1)."""
+def _invert(weights: torch.Tensor, draws: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Find where the cumulative share of each row passes ``draws`` [A].
+
+    Returns the index [A], the cumulative sums [A, V] and the sum aimed at [A], all sums in float64.
+    """
     mass = weights.cumsum(dim=-1, dtype=torch.float64)
     target = mass[:, -1] * draws
     index = (mass <= target.unsqueeze(1)).sum(dim=-1).clamp_(max=weights.shape[-1] - 1)
-    upper = mass.gather(1, index.unsqueeze(1)).squeeze(1)
-    width = weights.gather(1, index.unsqueeze(1)).squeeze(1).double()
-    rest = ((target - (upper - width)) / width.clamp(min=torch.finfo(torch.float64).tiny)).clamp_(0.0, 1.0 - 2.0**-50)
-    return index, rest
+    return index, mass, target
