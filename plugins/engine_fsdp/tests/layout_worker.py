@@ -20,9 +20,10 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from plugrl.engines.base import BatchOptions
-from plugrl.models import register_model
+from plugrl.models import MODELS, register_model
 from plugrl.platforms import set_platform
 from plugrl.platforms.cpu import CpuPlatform
+from plugrl.plugins import load_plugins
 from plugrl_engine_fsdp.ddp import DdpEngine
 from plugrl_engine_fsdp.fsdp2 import Fsdp2Engine
 
@@ -36,6 +37,19 @@ SPLITS = {
     "two": BatchOptions(micro_batch_size=2),
     "one": BatchOptions(micro_batch_size=1),
     "tokens": BatchOptions(max_tokens=16),
+}
+
+
+HF_TOKENIZER = {"type": "characters", "alphabet": "0123456789+="}
+HF_CONFIG = {
+    "model_type": "qwen3",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "tie_word_embeddings": True,
 }
 
 
@@ -195,7 +209,27 @@ def check_checkpoints(backend: str, rank: int, world: int, out: Recorder) -> Non
     out.keep("checkpoint/resumed_end", resumed.get_per_tensor_param()[0])
 
 
-CHECKS = (check_splits, check_inference, check_config_variants, check_faults, check_checkpoints)
+def check_hugging_face(backend: str, rank: int, world: int, out: Recorder) -> None:
+    """Two steps of a tiny Hugging Face model with recomputed activations, saved as its family saves it."""
+    if "causal_lm" not in MODELS:
+        return
+    model = {"model_type": "causal_lm", "config": HF_CONFIG, "precision": "fp32", "enable_gradient_checkpointing": True}
+    engine = ENGINES[backend]({**model, "tokenizer": HF_TOKENIZER}, None, OPTIM, None)
+    engine.initialize()
+    norms = []
+    for step in range(2):
+        rows = {
+            key: value % 10 if key == "input_ids" else value for key, value in bp.make_rows(ROWS, seed=step).items()
+        }
+        with engine.train_mode():
+            result = engine.train_batch(share(rank, world, rows), bp.token_mean_loss, SPLITS["two"])
+        norms.append(float(result.metrics["grad_norm"]))
+    out.scalars["hf/norms"] = norms
+    out.keep("hf/param", engine.get_per_tensor_param()[0])
+    engine.save_checkpoint(str(out.folder / "hf"), global_step=2)
+
+
+CHECKS = (check_splits, check_inference, check_config_variants, check_faults, check_checkpoints, check_hugging_face)
 
 
 def run_checks(backend: str, rank: int, world: int, folder: Path) -> None:
@@ -223,6 +257,7 @@ def main() -> None:
     """Run one of two ranks; the layouts of one rank were run before, so that their checkpoints are there."""
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
+    load_plugins()
     register_model("engine_test_blocks", bp.build)
     set_platform(CpuPlatform())
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

@@ -21,7 +21,7 @@ from plugrl.models import MODELS, register_model
 from plugrl.platforms import use_platform
 from plugrl.platforms.cpu import CpuPlatform
 
-DEADLINE_S = 120
+DEADLINE_S = 200
 SPLITS = ("whole", "two", "one", "tokens")
 LAYOUTS = ("fsdp2-1", "fsdp2-2", "ddp-1", "ddp-2")
 
@@ -203,3 +203,18 @@ def test_a_checkpoint_loads_under_another_layout(runs: dict[str, Run]) -> None:
     for results in continued.values():
         for result in results[1:]:
             assert_equal(results[0], result, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_hugging_face_model_trains_alike_and_is_saved_as_its_family_does(runs: dict[str, Run], layout: str) -> None:
+    if "causal_lm" not in MODELS:
+        pytest.skip("models_hf is not installed")
+    from transformers import AutoModelForCausalLM
+
+    base, run = runs["ddp-1"], runs[layout]
+    assert run.ranks[0]["hf/norms"] == pytest.approx(base.ranks[0]["hf/norms"], rel=1e-4)
+    assert_equal(base.group("hf/param"), run.group("hf/param"), rtol=1e-3, atol=1e-5)
+    model = AutoModelForCausalLM.from_pretrained(run.folder / "hf/pretrained_model")
+    loaded = {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    assert_equal(run.group("hf/param"), loaded, rtol=0, atol=0)
+    assert model.lm_head.weight is model.model.embed_tokens.weight

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -16,12 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 
+from plugrl.checkpoints.tensors import (
+    load_tensors,
+    read_json,
+    save_tensors,
+    write_json,
+)
 from plugrl.errors import CheckpointError, PlugRLError
 from plugrl_engine_fsdp.distributed import gather_objects, raise_together, rank, world_size
 from plugrl_engine_fsdp.export import full_tensor, parameter_names, published_tensors, write_full
-from plugrl_engine_fsdp.memory import move_optimizer_state
+from plugrl_engine_fsdp.memory import STEP_SLOT, move_optimizer_state
 from plugrl_engine_fsdp.random_state import random_state, restore_random_state
 
 if TYPE_CHECKING:
@@ -57,12 +61,11 @@ def save(engine: DataParallelEngine, local_path: str, global_step: int) -> None:
         try:
             folder = Path(local_path)
             training = folder / "training_state"
-            training.mkdir(parents=True, exist_ok=True)
             if "model" in parts:
                 engine.module.save_pretrained(folder / "pretrained_model", weights)
             if "optimizer" in parts and engine.optimizer is not None:
-                save_file(moments, training / "optimizer_state.safetensors")
-                _write_json(training / "optimizer_param_groups.json", _group_records(engine))
+                save_tensors(training / "optimizer_state.safetensors", moments)
+                write_json(training / "optimizer_param_groups.json", _group_records(engine))
             if "extra" in parts:
                 _write_extra(engine, training, random_states, global_step)
         except _FAULTS as fault:
@@ -108,9 +111,9 @@ def _write_extra(
     engine: DataParallelEngine, training: Path, random_states: list[dict[str, torch.Tensor]], global_step: int
 ) -> None:
     tensors = {f"rank_{index}/{key}": value for index, one in enumerate(random_states) for key, value in one.items()}
-    save_file(tensors, training / "rng_state.safetensors")
+    save_tensors(training / "rng_state.safetensors", tensors)
     if engine.schedule is not None:
-        _write_json(training / "scheduler_state.json", engine.schedule.state_dict())
+        write_json(training / "scheduler_state.json", engine.schedule.state_dict())
     state = {
         "format_version": FORMAT_VERSION,
         "step": global_step,
@@ -118,11 +121,7 @@ def _write_extra(
         "engine": type(engine).__name__,
         "skipped_steps": engine.skipped_steps,
     }
-    _write_json(training / "engine_state.json", state)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    write_json(training / "engine_state.json", state)
 
 
 # --------------------------------------------------------------------- loading
@@ -173,36 +172,35 @@ def _compare(where: str, stored: Iterable[str], expected: Iterable[str]) -> None
 def _load_optimizer(engine: DataParallelEngine, training: Path) -> None:
     optimizer = engine.optimizer
     assert optimizer is not None
-    records = _read_json(training / "optimizer_param_groups.json")
+    records = read_json(training / "optimizer_param_groups.json")
     names = parameter_names(engine.module)
     ours = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
     _compare(str(training), [name for record in records for name in record["params"]], ours)
-    path = _existing(training / "optimizer_state.safetensors")
     optimizer.state.clear()
-    with safe_open(path, framework="pt", device="cpu") as handle:
+    # One tensor at a time: the whole state may be larger than what is free beside this rank's part of it.
+    with safe_open(_existing(training / "optimizer_state.safetensors"), framework="pt", device="cpu") as handle:
         slots: dict[str, list[str]] = {}
         for key in handle.keys():  # noqa: SIM118 (no mapping)
             name, _, slot = key.removeprefix("state/").rpartition("/")
             slots.setdefault(name, []).append(slot)
         for group in optimizer.param_groups:
-            on_device = bool(group.get("fused") or group.get("capturable"))
+            counter_device = engine.device if group.get("fused") or group.get("capturable") else torch.device("cpu")
             for parameter in group["params"]:
                 name = names[id(parameter)]
                 # A parameter that never had a gradient has no state; it must not get any.
                 for slot in slots.get(name, ()):
                     value = handle.get_tensor(f"state/{name}/{slot}")
-                    optimizer.state[parameter][slot] = _as_state(value, parameter, engine.device, on_device)
+                    optimizer.state[parameter][slot] = (
+                        value.to(counter_device) if slot == STEP_SLOT else _as_moment(name, value, parameter)
+                    )
     move_optimizer_state(optimizer, torch.device("cpu") if engine.is_optimizer_offload_enabled else engine.device)
 
 
-def _as_state(
-    value: torch.Tensor, parameter: torch.nn.Parameter, device: torch.device, on_device: bool
-) -> torch.Tensor:
-    if value.dim() == 0:
-        return value.to(device) if on_device else value
+def _as_moment(name: str, value: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Lay ``value`` out like ``parameter``."""
     if value.shape != parameter.shape:
         raise CheckpointError(
-            f"optimizer state of shape {tuple(value.shape)} for a parameter of shape {tuple(parameter.shape)}"
+            f"the optimizer state of {name} has shape {tuple(value.shape)}, the parameter {tuple(parameter.shape)}"
         )
     moment = torch.empty_like(parameter.detach())
     write_full(moment, value)
@@ -210,13 +208,13 @@ def _as_state(
 
 
 def _load_extra(engine: DataParallelEngine, training: Path) -> None:
-    state = _read_json(training / "engine_state.json")
+    state = read_json(training / "engine_state.json")
     if state.get("format_version", 0) > FORMAT_VERSION:
         raise CheckpointError(f"{training} was written by a newer engine: format {state['format_version']}")
     engine.skipped_steps = int(state.get("skipped_steps", 0))
     if engine.schedule is not None:
-        engine.schedule.load_state_dict(_read_json(training / "scheduler_state.json"))
-    stored = load_file(_existing(training / "rng_state.safetensors"))
+        engine.schedule.load_state_dict(read_json(training / "scheduler_state.json"))
+    stored = load_tensors(training / "rng_state.safetensors")
     prefix = f"rank_{rank()}/"
     own = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
     if own:
@@ -229,10 +227,3 @@ def _existing(path: Path) -> Path:
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")
     return path
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(_existing(path).read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path} is no valid JSON: {error}") from error

@@ -25,7 +25,7 @@ class DdpEngine(DataParallelEngine):
                 policy,
                 # Rank 0's values were copied already, and buffers of a policy do not change in training.
                 init_sync=False,
-                broadcast_buffers=False,
+                forward_sync_buffers=False,
                 find_unused_parameters=self.config.ddp.find_unused_parameters,
                 gradient_as_bucket_view=self.config.ddp.gradient_as_bucket_view,
             )

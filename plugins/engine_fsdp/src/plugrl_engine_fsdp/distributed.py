@@ -58,7 +58,7 @@ def agree_on_batch(data: Batch, options: BatchOptions, device: torch.device) -> 
     else:
         local = local.to(device)
         everyone = local.new_empty(size * 3)
-        dist.all_gather_into_tensor(everyone, local)
+        dist.all_gather_single(everyone, local)
         table = everyone.view(size, 3).cpu()
         faulty = (table[:, 2] == _FAULT).nonzero().flatten().tolist()
         if faulty and fault is None:

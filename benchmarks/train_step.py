@@ -1,0 +1,229 @@
+"""The engine's training step against the same step written in bare torch.
+
+Same policy, batch, micro-batches, loss and optimizer; both live in one process per rank and take turns, so that noise
+of the machine meets both alike. Prints the ratio of the medians (of elapsed time, which is judged, and of processor
+time, which other programs disturb less) and what bounds the step, writes JSON when asked, and exits with 1 when the
+engine is more than ``--limit`` slower in any layout.
+
+    python benchmarks/train_step.py [--rounds 12] [--json FILE] [--only ddp-1 fsdp2-2 ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from plugrl.algorithms import policy_loss
+from plugrl.engines.base import BatchOptions, LossContext
+from plugrl.engines.registry import EngineRegistry
+from plugrl.metric import Metric
+from plugrl.models import get_model
+from plugrl.plugins import load_plugins
+
+LAYOUTS = ("ddp-1", "fsdp2-1", "ddp-2", "fsdp2-2")
+OPTIM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "clip_grad": 1.0}
+MODEL = {
+    "model_type": "causal_lm",
+    "precision": "fp32",
+    "seed": 0,
+    "tokenizer": {"type": "characters", "alphabet": "0123456789+-=*"},
+    "config": {
+        "model_type": "qwen3",
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "vocab_size": 2048,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+    },
+}
+PROMPT, RESPONSE = 16, 48
+ROWS_PER_RANK, MICRO_BATCH = 16, 4
+Step = Callable[[], float]
+
+
+def make_batch(seed: int) -> dict[str, torch.Tensor]:
+    """One rank's rows: full prompts, responses of different lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (ROWS_PER_RANK, PROMPT + RESPONSE)
+    mask = torch.arange(RESPONSE) < torch.randint(RESPONSE // 2, RESPONSE + 1, (ROWS_PER_RANK, 1), generator=generator)
+    return {
+        "input_ids": torch.randint(0, MODEL["config"]["vocab_size"], shape, generator=generator),
+        "attention_mask": torch.cat((torch.ones(ROWS_PER_RANK, PROMPT, dtype=torch.bool), mask), 1).long(),
+        "response_mask": mask.long(),
+        "old_log_probs": torch.full((ROWS_PER_RANK, RESPONSE), -8.0),
+        "advantages": torch.randn(ROWS_PER_RANK, RESPONSE, generator=generator),
+    }
+
+
+def loss_function(outputs: Any, batch: Any, context: LossContext) -> tuple[torch.Tensor, dict[str, Metric]]:
+    """PPO's clipped loss, mean over all tokens of all ranks."""
+    loss, metrics = policy_loss(
+        outputs["logprobs"],
+        batch["old_log_probs"],
+        batch["advantages"],
+        batch["response_mask"],
+        clip_low=0.2,
+        clip_high=0.2,
+        dp_size=context.dp_size,
+        batch_num_tokens=context.batch_num_tokens,
+        global_batch_size=context.global_batch_size,
+    )
+    return loss, {name: Metric(value) for name, value in metrics.items()}
+
+
+def engine_step(backend: str, batch: dict[str, torch.Tensor]) -> Step:
+    """One step of the engine."""
+    engine = EngineRegistry.new("language_model", backend, MODEL, None, OPTIM, None)
+    engine.initialize()
+    options = BatchOptions(micro_batch_size=MICRO_BATCH)
+
+    def step() -> float:
+        with engine.train_mode():
+            return float(engine.train_batch(batch, loss_function, options).metrics["grad_norm"])
+
+    return step
+
+
+def bare_step(backend: str, world: int, batch: dict[str, torch.Tensor]) -> Step:
+    """The same by hand, as one would write it for this layout alone."""
+    module: Any = get_model(MODEL, torch_dtype=torch.float32)
+    if world > 1 and backend == "fsdp2":
+        mesh = init_device_mesh("cpu", (world,))
+        for layer in module.model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+    elif world > 1:
+        module = DistributedDataParallel(module, forward_sync_buffers=False)
+    options = {key: value for key, value in OPTIM.items() if key != "clip_grad"}
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True, **options)
+    parts = [{key: value[start : start + MICRO_BATCH] for key, value in batch.items()}
+             for start in range(0, ROWS_PER_RANK, MICRO_BATCH)]  # fmt: skip
+
+    def step() -> float:
+        mask = batch["response_mask"]
+        counts = torch.stack((mask.sum(), mask.any(1).sum()))
+        if world > 1:
+            dist.all_reduce(counts)
+        tokens, rows = counts.tolist()
+        context = LossContext(dp_size=world, batch_num_tokens=tokens, global_batch_size=rows)
+        optimizer.zero_grad(set_to_none=True)
+        for index, part in enumerate(parts):
+            last = index == len(parts) - 1
+            if world > 1 and backend == "fsdp2":
+                module.set_requires_gradient_sync(last)
+            with module.no_sync() if world > 1 and backend == "ddp" and not last else nullcontext():
+                outputs = module(forward_type="default", forward_inputs=part)
+                loss_function(outputs, part, context)[0].backward()
+        norm = torch.nn.utils.clip_grad_norm_(module.parameters(), OPTIM["clip_grad"])
+        optimizer.step()
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+    return step
+
+
+def measure(backend: str, world: int, rank: int, rounds: int) -> dict[str, Any]:
+    """Alternate the two steps; seconds of each on this rank, and what the engine's step spends its time on."""
+    batch = make_batch(rank)
+    steps = {"engine": engine_step(backend, batch), "bare": bare_step(backend, world, batch)}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    processor_seconds: dict[str, list[float]] = {name: [] for name in steps}
+    norms: dict[str, list[float]] = {name: [] for name in steps}
+    for index in range(rounds + 2):
+        # Whoever goes second finds warmer caches: take turns in that too.
+        for name in list(steps) if index % 2 else list(steps)[::-1]:
+            if world > 1:
+                dist.barrier()
+            start, processor_start = time.perf_counter(), time.process_time()
+            norms[name].append(steps[name]())
+            if index >= 2:
+                seconds[name].append(time.perf_counter() - start)
+                processor_seconds[name].append(time.process_time() - processor_start)
+    assert all(abs(a - b) < 1e-3 * max(abs(b), 1) for a, b in zip(*norms.values(), strict=True)), norms
+    return {"seconds": seconds, "processor_seconds": processor_seconds, "bounds": profile(steps["engine"])}
+
+
+def profile(step: Step) -> dict[str, float]:
+    """Shares of one step's time by kind of operation."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        step()
+    kinds = {"matrix products": ("mm", "linear", "attention"), "optimizer": ("adam",), "collectives": ("gloo", "c10d")}
+    times = dict.fromkeys((*kinds, "other operations"), 0.0)
+    for event in profiler.key_averages():
+        kind = next((k for k, words in kinds.items() if any(word in event.key.lower() for word in words)), None)
+        times[kind or "other operations"] += event.self_cpu_time_total
+    total = sum(times.values())
+    return {kind: value / total for kind, value in times.items()}
+
+
+def run_rank(rank: int, layout: str, rounds: int, folder: str) -> None:
+    """Entry of every process."""
+    backend, world = layout[:-2], int(layout[-1])
+    torch.set_num_threads(1)
+    if world > 1:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        store = f"file://{folder}/{layout}.store"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
+    load_plugins()
+    result = measure(backend, world, rank, rounds)
+    if rank == 0:
+        Path(folder, f"{layout}.json").write_text(json.dumps(result))
+    if world > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def main() -> int:
+    """Run the layouts one after the other and judge the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12, help="timed steps of each kind (default 12)")
+    parser.add_argument("--limit", type=float, default=0.05, help="how much slower the engine may be (default 0.05)")
+    parser.add_argument("--only", nargs="*", choices=LAYOUTS, default=LAYOUTS, help="layouts to run")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    arguments = parser.parse_args()
+    figures: dict[str, Any] = {}
+    print(f"{'layout':9} {'engine s':>9} {'bare s':>9} {'ratio':>7} {'cpu':>7}  what the engine's step is made of")
+    for layout in arguments.only:
+        with tempfile.TemporaryDirectory() as folder:
+            mp.spawn(run_rank, args=(layout, arguments.rounds, folder), nprocs=int(layout[-1]))
+            result = json.loads(Path(folder, f"{layout}.json").read_text())
+        engine, bare = (statistics.median(result["seconds"][name]) for name in ("engine", "bare"))
+        busy = [statistics.median(result["processor_seconds"][name]) for name in ("engine", "bare")]
+        figures[layout] = {"engine_s": engine, "bare_s": bare, "ratio": engine / bare, "cpu_ratio": busy[0] / busy[1]}
+        figures[layout] |= result
+        shares = ", ".join(f"{kind} {share:.0%}" for kind, share in result["bounds"].items())
+        print(
+            f"{layout:9} {engine:9.3f} {bare:9.3f} {engine / bare:7.3f} {busy[0] / busy[1]:7.3f}  {shares}", flush=True
+        )
+        if bare < 0.2:
+            print(f"          the bare step takes {bare:.3f} s, less than the 0.2 s the limit is meant for")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    slow = [layout for layout, figure in figures.items() if figure["ratio"] > 1 + arguments.limit]
+    print(f"more than {arguments.limit:.0%} slower: {', '.join(slow)}" if slow else "within the limit")
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
