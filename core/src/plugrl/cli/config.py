@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from plugrl.cli.training import ConfigFile, Overrides, PluginOptions, load
 
+TaskOption = Annotated[
+    Literal["train", "sft", "eval"], typer.Option("--task", help="The command that the configuration is for.")
+]
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Show, explain and check configurations.")
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
-def show(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None) -> None:
+def show(
+    config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None, task: TaskOption = "train"
+) -> None:
     """Print the whole configuration with every default, as YAML that loads again. Secrets are left out."""
     from plugrl.config.show import dump_yaml
     from plugrl.tracking.redact import redact
 
-    loaded = load(config, overrides, plugin, "train")
+    loaded = load(config, overrides, plugin, task)
     typer.echo(dump_yaml(redact(loaded.model_dump(mode="json"))), nl=False)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
-def check(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None) -> None:
+def check(
+    config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None, task: TaskOption = "train"
+) -> None:
     """Check a configuration: every key, every name, and the keys against each other."""
-    load(config, overrides, plugin, "train")
+    load(config, overrides, plugin, task)
     typer.echo(f"{config}: no problem found.")
 
 

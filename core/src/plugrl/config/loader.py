@@ -50,8 +50,15 @@ def load_config(
     check_names(config, task)
     problems = cross_problems(config, task)
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError("\n".join(_located(problem, tree) for problem in problems))
     return config
+
+
+def _located(problem: str, tree: Tree) -> str:
+    """Add where the key at the start of a message was given."""
+    key = tuple(problem.partition(":")[0].split("."))
+    origin = tree.origins.get(key, "")
+    return problem if origin in ("", DEFAULT) else f"{problem} ({origin})"
 
 
 def load_schema(path: str | os.PathLike[str] | None = None) -> type[RunConfig]:

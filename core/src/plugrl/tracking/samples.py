@@ -18,21 +18,27 @@ class Comparison:
 
 
 def compare(rows: Iterable[dict[str, Any]], limit: int = 8) -> list[Comparison]:
-    """Return comparisons for up to ``limit`` prompts, those whose reward changed most first."""
+    """Return comparisons for up to ``limit`` prompts, those whose reward changed most first.
+
+    A run of several phases is judged by its reinforcement learning, and by held-out prompts where there are any.
+    """
     rows = [row for row in rows if "response" in row]
-    order = {phase: i for i, phase in enumerate(dict.fromkeys(row.get("phase", "rl") for row in rows))}
+    rows = [row for row in rows if row.get("split") != "train"] or rows
+    main = [row for row in rows if row.get("phase", "rl") == "rl"]
     by_prompt: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
+    for row in main or rows:
         by_prompt.setdefault(as_text(row.get("prompt", "")), []).append(row)
-    found = []
-    for prompt, versions in by_prompt.items():
-        moments = sorted(versions, key=lambda row: (order[row.get("phase", "rl")], int(row.get("step", 0))))
-        first, last = moments[0], moments[-1]
-        same = (first.get("phase"), first.get("step")) == (last.get("phase"), last.get("step"))
-        answer = as_text(last.get("ground_truth", last.get("answer", "")))
-        found.append(Comparison(prompt, answer, None if same else first, last))
-    found.sort(key=lambda item: -_gain(item))
-    return _mix(found, limit)
+    found = [_comparison(prompt, versions) for prompt, versions in by_prompt.items()]
+    changed = sorted((item for item in found if item.before is not None), key=lambda item: -_gain(item))
+    seen_once = [item for item in found if item.before is None]
+    return [*_mix(changed, limit), *seen_once][:limit]
+
+
+def _comparison(prompt: str, versions: list[dict[str, Any]]) -> Comparison:
+    moments = sorted(versions, key=lambda row: int(row.get("step", 0)))
+    first, last = moments[0], moments[-1]
+    before = first if first.get("step") != last.get("step") else None
+    return Comparison(prompt, as_text(last.get("ground_truth", last.get("answer", ""))), before, last)
 
 
 def as_text(value: Any) -> str:

@@ -35,11 +35,19 @@ class _Spec:
     patterns: tuple[tuple[str, str], ...]
     phase: str = "rl"
     percent: bool = False
+    skip_constant: bool = False
+    """Leave the panel out where the value never changes."""
 
 
 _SPECS = (
     _Spec("Reward", (("mean", r"critic/rewards/mean"),)),
     _Spec("Held-out accuracy", (("", r"val-core/(.+)/(?:acc|accuracy)/mean@\d+"),), percent=True),
+    _Spec(
+        "Readable held-out answers",
+        (("", r"val-(?:core|aux)/(.+)/parsed/mean@\d+"),),
+        percent=True,
+        skip_constant=True,
+    ),
     _Spec("Held-out reward", (("", r"val-core/(.+)/(?:reward|score)/mean@\d+"),)),
     _Spec("Response length (tokens)", (("mean", r"response_length/mean"),)),
     _Spec("Entropy", (("entropy", r"actor/entropy"),)),
@@ -66,7 +74,8 @@ def make_panels(rows: Iterable[dict[str, Any]]) -> list[Panel]:
     panels = []
     for spec in _SPECS:
         lines = [line for label, pattern in spec.patterns for line in _lines(rows, spec.phase, label, pattern)]
-        if lines:
+        values = {value for line in lines for _, value in line.points}
+        if lines and not (spec.skip_constant and len(values) == 1):
             panels.append(Panel(spec.title, lines, spec.percent))
     return panels
 
