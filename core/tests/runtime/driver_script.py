@@ -48,11 +48,11 @@ def open_listeners(pids):
     return found
 
 
-def main(pid):
+def main(pid, devices):
     with RaySession(ClusterConfig(start_timeout_s=200), platform="cpu") as session:
-        group = WorkerGroup(session, "plugrl.testing.workers:CollectiveWorker", name="echo", devices=[0, 1])
+        group = WorkerGroup(session, "plugrl.testing.workers:CollectiveWorker", name="echo", devices=devices)
         group.wait_ready()
-        assert group.execute("sum_of_ranks").wait(30) == [3.0, 3.0]
+        assert group.execute("sum_of_ranks").wait(30) == [sum(range(1, len(devices) + 1))] * len(devices)
         pids = descendants(pid)
         state = {
             "pids": pids,
@@ -63,10 +63,12 @@ def main(pid):
         print(json.dumps(state), flush=True)
         if "raise" in sys.argv:
             raise RuntimeError("the driver fails")
+        if len(devices) == 1:
+            group.execute("sleep", 600.0).wait(600)
         group.execute("sum_of_ranks", ranks=[0]).wait(600)
 
 
 if __name__ == "__main__":
     import os
 
-    main(os.getpid())
+    main(os.getpid(), [0, 1] if "interrupt" in sys.argv else [0])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _TICK_S = 0.25
 _SETTLE_S = 0.3
 """After a failure: how long to look for the death or the earlier failure that caused it."""
+_SETTLE_DEATH_S = 3.0
 _STACKS_WAIT_S = 0.3
 _STACK_LINES = 40
 
@@ -83,10 +84,12 @@ class Handle:
         try:
             value = ray.get(ref, timeout=self.default_timeout)
         except ray.exceptions.RayActorError as error:
-            self._error = self._error or death(
-                self.group, rank, self.group.known_processes().get(rank), cause_of(error)
-            )
-            return
+            info = self.group.known_processes().get(rank)
+            if info is None or not self.group.session.is_running(info):
+                self._error = self._error or death(self.group, rank, info, cause_of(error))
+                return
+            # It lives, so the one that died is a rank whose answer this call was waiting for.
+            self._failures[rank] = Failure.capture(error, info, self.method)
         except ray.exceptions.RayError as error:
             # The call never reached the method: an argument could not be rebuilt, or the runtime environment is broken.
             self._failures[rank] = Failure.capture(error, self.group.describe_rank(rank), self.method)
@@ -163,13 +166,13 @@ def _settle(handles: Sequence[Handle]) -> None:
     """Give the cause of a failure time to show: a peer whose death broke a collective, a rank that failed before."""
     if any(handle._error for handle in handles):
         return
-    end = time.monotonic() + _SETTLE_S
+    died = any(failure.cause_type.startswith("Actor") for handle in handles for failure in handle._failures.values())
+    end = time.monotonic() + (_SETTLE_DEATH_S if died else _SETTLE_S)
     while time.monotonic() < end:
         _raise_death(handles)
         waiting = [handle for handle in handles if handle._pending]
-        if not waiting:
+        if not waiting and not died:
             return
-        _wait_any(waiting, 0.05)
         for handle in waiting:
             handle.take(0)
         if any(handle._error for handle in handles):

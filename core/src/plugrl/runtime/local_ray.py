@@ -39,6 +39,7 @@ def start_local(
 
     ``RAY_ADDRESS`` and the address that ``ray start`` leaves behind are ignored.
     """
+    counted = dict(resources)
     with _environment(_ENVIRONMENT):
         import ray
 
@@ -46,7 +47,9 @@ def start_local(
             ray.init(
                 address="local",
                 num_cpus=max(4, os.cpu_count() or 1),
-                resources=dict(resources) or None,
+                # Ray's own resource has its own argument, and refuses to be named in the other.
+                num_gpus=counted.pop("GPU", None),
+                resources=counted or None,
                 object_store_memory=store_bytes,
                 include_dashboard=dashboard,
                 dashboard_host=LOOPBACK,

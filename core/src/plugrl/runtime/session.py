@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.config.schema import ClusterConfig
 from plugrl.errors import PlugRLError, UserError
-from plugrl.runtime import local_ray
+from plugrl.runtime import local_ray, process
 from plugrl.runtime.guard import Guard, ray_processes
 from plugrl.runtime.rundir import create_run_directory, remove_run_directory
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from plugrl.platforms.base import PlatformBase
     from plugrl.plugins.ledger import Ledger
+    from plugrl.runtime.failure import RankInfo
     from plugrl.runtime.group import WorkerGroup
     from plugrl.runtime.liveness import Watch
     from plugrl.runtime.nodes import NodeSlots
@@ -161,6 +162,10 @@ class RaySession:
         if self._groups.get(group.name) is group:
             del self._groups[group.name]
         self.watch.forget(group)
+
+    def is_running(self, info: RankInfo) -> bool:
+        """Whether a worker's process runs; one on another node counts as running."""
+        return info.node_id != self.local_node_id or process.is_alive(info.pid, info.started)
 
     def thread_variables(self, count: int) -> dict[str, str]:
         """Return the variables that limit the threads of numerical libraries when they are loaded."""

@@ -68,6 +68,7 @@ class CollectiveWorker(EchoWorker):
         import torch.distributed as dist
 
         value = torch.tensor([self.rank + 1.0])
+        self.init_process_group()
         dist.all_reduce(value)
         return float(value)
 
