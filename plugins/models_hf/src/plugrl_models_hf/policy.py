@@ -76,21 +76,31 @@ class CausalLMPolicy(HFPolicy):
 def has_plain_head(model: PreTrainedModel) -> bool:
     """Whether the logits are exactly the output embedding applied to the backbone's last hidden state.
 
-    Some families scale or cap their logits; rather than know them by name, compare the two on one token.
+    Some families scale or cap their logits, or scale the states. Rather than know them by name, watch one forward: the
+    head must receive the backbone's own states, and what it returns (here a wide ramp) must come out unchanged.
     """
     head = model.get_output_embeddings()
     if head is None or model.base_model is model:
         return False
-    ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    received: list[torch.Tensor] = []
+
+    def ramp(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        received.append(inputs[0])
+        return torch.linspace(-200.0, 200.0, output.numel(), device=output.device).to(output.dtype).view_as(output)
+
+    ids = torch.arange(min(8, model.config.vocab_size), device=model.device).unsqueeze(0)
     training = model.training
-    model.eval()
+    handle = head.register_forward_hook(ramp)
     try:
         with torch.no_grad():
-            own = model(input_ids=ids, use_cache=False).logits
-            direct = head(model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+            logits = model.eval()(input_ids=ids, use_cache=False).logits
+            states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     finally:
+        handle.remove()
         model.train(training)
-    return own.shape == direct.shape and bool(torch.equal(own, direct))
+    if len(received) != 1 or not torch.equal(received[0], states):
+        return False
+    return torch.equal(logits, ramp(head, (states,), logits))
 
 
 def build_causal_lm(cfg: Any, torch_dtype: torch.dtype | None = None) -> CausalLMPolicy:
