@@ -5,7 +5,7 @@ of the machine meets both alike. Prints the ratio of the medians (of elapsed tim
 time, which other programs disturb less) and what bounds the step, writes JSON when asked, and exits with 1 when the
 engine is more than ``--limit`` slower in any layout.
 
-    python benchmarks/train_step.py [--rounds 12] [--json FILE] [--only ddp-1 fsdp2-2 ...]
+    python benchmarks/train_step.py [--rounds 30] [--json FILE] [--only ddp-1 fsdp2-2 ...]
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def run_rank(rank: int, layout: str, rounds: int, folder: str) -> None:
 def main() -> int:
     """Run the layouts one after the other and judge the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=12, help="timed steps of each kind (default 12)")
+    parser.add_argument("--rounds", type=int, default=30, help="timed steps of each kind (default 30)")
     parser.add_argument("--limit", type=float, default=0.05, help="how much slower the engine may be (default 0.05)")
     parser.add_argument("--only", nargs="*", choices=LAYOUTS, default=LAYOUTS, help="layouts to run")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
