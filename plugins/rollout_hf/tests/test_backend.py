@@ -9,8 +9,9 @@ from plugrl.errors import ConfigError, WeightSyncError
 from plugrl.rollouts.base import SamplingParams
 from plugrl_rollout_hf import backend as backend_module
 from plugrl_rollout_hf.decoder import HFDecoder
-from plugrl_rollout_hf.fused import FusedDecoder, lay_out, supports
+from plugrl_rollout_hf.fused import FusedDecoder
 from plugrl_rollout_hf.generation import Row, generate_batch
+from plugrl_rollout_hf.weights import lay_out, supports
 
 from .conftest import DECODERS, PROMPTS, section
 

@@ -13,10 +13,11 @@ from plugrl.models import get_model
 from plugrl.platforms import get_platform
 from plugrl.rollouts.base import Completion, RolloutBackend, SamplingParams
 from plugrl_rollout_hf.decoder import Decoder, HFDecoder
-from plugrl_rollout_hf.fused import FusedDecoder, Weights, lay_out, supports
+from plugrl_rollout_hf.fused import FusedDecoder
 from plugrl_rollout_hf.generation import Drawn, Row, batches, generate_batch
 from plugrl_rollout_hf.options import HFRolloutOptions
 from plugrl_rollout_hf.parity import largest_difference, tolerance
+from plugrl_rollout_hf.weights import Weights, lay_out, supports
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ import torch
 from transformers import PreTrainedModel
 
 from plugrl_rollout_hf.decoder import HFDecoder
-from plugrl_rollout_hf.fused import FusedDecoder, Weights
+from plugrl_rollout_hf.fused import FusedDecoder
+from plugrl_rollout_hf.weights import Weights
 
 _TOLERANCES = {torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 2e-1}
 
