@@ -26,7 +26,7 @@ from plugrl.runners.sft import SftRun, train_sft
 from plugrl.runners.summary import print_summary
 from plugrl.runners.validation import Validation, validate
 from plugrl.runtime import RaySession
-from plugrl.tracking import RunDirectory, Tracker
+from plugrl.tracking import RunDirectory, Tracker, write_curves, write_report
 
 logger = logging.getLogger(__name__)
 
@@ -181,8 +181,7 @@ def set_aside(run_dir: Path) -> None:
 
 def finish(config: RunConfig, inputs: Inputs, validations: list[Validation], began: float) -> None:
     """Write the report and print the table."""
-    from plugrl.tracking import write_report
-
+    write_curves(inputs.run_dir)
     report = write_report(inputs.run_dir)
     rows = list(inputs.run_dir.read_metrics())
     tokens = sum(row.get("perf/total_num_tokens") or 0 for row in rows)

@@ -52,7 +52,8 @@ def reduce_metrics(ranks: Sequence[Sequence[Mapping[str, Metric]]]) -> dict[str,
         {name: Metric.reduce_over_ranks([rank[name] for rank in position]) for name in position[0]}
         for position in zip(*ranks, strict=True)
     ]
-    return {name: _over_steps([step[name] for step in steps]) for name in steps[0]}
+    names = dict.fromkeys(name for step in steps for name in step)
+    return {name: _over_steps([step[name] for step in steps if name in step]) for name in names}
 
 
 def _over_steps(metrics: Iterable[Metric]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -83,7 +84,8 @@ class RolloutGroup:
         completions: list[list[Completion]] = [[] for _ in prompts]
         for share, answer in zip(shares, answers, strict=True):
             for completion in answer:
-                completions[int(share[completion.prompt_index])].append(completion)
+                prompt = int(share[completion.prompt_index])
+                completions[prompt].append(replace(completion, prompt_index=prompt))
         return [completion for group in completions for completion in group]
 
     def update_weights(self, actor: TrainingGroup, version: int) -> None:

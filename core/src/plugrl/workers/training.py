@@ -44,7 +44,6 @@ class TrainingWorker(Worker):
         """Build the engine. Collective."""
         torch.manual_seed(self.spec.seed)
         self.platform.manual_seed_all(self.spec.seed)
-        self.platform.apply_model_patches(self.spec.model.model_type)
         self.engine = build_engine(self.spec)
         self.engine.initialize()
 

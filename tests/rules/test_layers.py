@@ -1,0 +1,74 @@
+"""The layers of the core: a module imports only from its own layer or from those below it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "metric", "environment", "provenance", "targets", "registration", "registry", "plugins", "config"),
+    ("platforms", "engines", "models", "envs", "rollouts", "rewards"),
+    ("runtime", "checkpoints", "algorithms", "tracking", "data"),
+    ("workers",),
+    ("runners",),
+    ("cli", "testing"),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def part_of(path: Path) -> str:
+    """The first name below ``plugrl`` of a file."""
+    relative = path.parts[path.parts.index("plugrl") + 1 :]
+    return relative[0].removesuffix(".py")
+
+
+def imported_parts(tree: ast.Module) -> list[tuple[int, str]]:
+    """Line and part of every import of the core that runs, those for type checkers left out."""
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped.update(id(inner) for statement in node.body for inner in ast.walk(statement))
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = [node.module] if node.module != "plugrl" else [f"plugrl.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        found += [(node.lineno, name.split(".")[1]) for name in names if name.startswith("plugrl.")]
+    return found
+
+
+def test_every_part_of_the_core_has_a_layer(trees: dict[Path, ast.Module]) -> None:
+    parts = {part_of(path) for path in trees if "core" in path.parts} - {"__init__"}
+    assert parts <= LEVEL.keys(), f"Give these a layer: {sorted(parts - LEVEL.keys())}"
+
+
+def test_layers_import_downwards_only(trees: dict[Path, ast.Module]) -> None:
+    wrong = []
+    for path, tree in trees.items():
+        if "core" not in path.parts or part_of(path) == "__init__":
+            continue
+        level = LEVEL[part_of(path)]
+        wrong += [
+            f"{path}:{line} imports plugrl.{part}"
+            for line, part in imported_parts(tree)
+            if part in LEVEL and LEVEL[part] > level
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_core_imports_no_plugin_and_plugins_import_no_other(trees: dict[Path, ast.Module]) -> None:
+    wrong = []
+    for path, tree in trees.items():
+        own = path.parts[path.parts.index("src") + 1]
+        for node in ast.walk(tree):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                names = [node.module]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            wrong += [f"{path}:{node.lineno}: {n}" for n in names if n.startswith("plugrl_") and n.split(".")[0] != own]
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,21 @@
+"""Vendors are named by platform plugins alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+VENDOR = re.compile(r"(?<![a-z])(cuda|nccl|npu|hccl|xpu|mlu|xccl|cncl|rocm|torch_npu)(?![a-z])", re.IGNORECASE)
+ALLOWED = re.compile(r"CUDA-like|CUDA-compatible|\bcudart\b")
+"""Words of the platform contract itself: the seed's member, and the term for platforms that reuse torch's first one."""
+
+
+def test_no_vendor_is_named_outside_the_platform_plugins(trees: dict[Path, object]) -> None:
+    found = []
+    for path in trees:
+        if any(part.startswith("platform_") for part in path.parts):
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if VENDOR.search(ALLOWED.sub("", line)):
+                found.append(f"{path}:{number}: {line.strip()}")
+    assert not found, "\n".join(found)
