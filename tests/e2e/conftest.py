@@ -99,4 +99,3 @@ def finished(cli: Cli) -> Path:
     done = cli.run("train", str(cli.write("finished")))
     assert done.returncode == 0, done.stdout + done.stderr
     return cli.folder / "finished"
-

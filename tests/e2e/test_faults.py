@@ -1,4 +1,4 @@
-"""A worker that is killed: a typed error at once, nothing left running, and a resume that goes on as if nothing had been."""
+"""A killed worker: a typed error at once, nothing left running, and a resume that goes on as if nothing had been."""
 
 from __future__ import annotations
 
@@ -57,7 +57,11 @@ def test_a_killed_worker_ends_the_run_and_resume_goes_on_exactly(finished: Path,
     assert process.returncode == 1
     assert "actor" in err and str(victims[0]) in err and "Traceback" not in err
     time.sleep(0.5)
-    left = [pid for pid in family if Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]]
+    left = [
+        pid
+        for pid in family
+        if Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    ]
     assert not left, {pid: family[pid] for pid in left}
 
     resumed = cli.run("train", str(path), "trainer.resume=auto")
@@ -70,7 +74,9 @@ def test_a_killed_worker_ends_the_run_and_resume_goes_on_exactly(finished: Path,
 
 
 @pytest.mark.parametrize("part", ["missing", "altered"])
-def test_a_damaged_checkpoint_is_refused_before_anything_starts(finished: Path, cli: Any, part: str, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_refused_before_anything_starts(
+    finished: Path, cli: Any, part: str, tmp_path: Path
+) -> None:
     import shutil
 
     copy = tmp_path / "000004"

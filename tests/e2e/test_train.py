@@ -62,7 +62,9 @@ def test_a_checkpoint_is_a_model_folder_for_transformers(finished: Path) -> None
 
 
 def test_eval_measures_a_checkpoint_as_the_run_did(finished: Path, cli: Any) -> None:
-    done = cli.run("eval", str(finished.parent / "finished.yaml"), "--checkpoint", str(finished / "checkpoints" / "000004"))
+    done = cli.run(
+        "eval", str(finished.parent / "finished.yaml"), "--checkpoint", str(finished / "checkpoints" / "000004")
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     measured = cli.metrics("finished")[4]["val-core/arithmetic/acc/mean@1"]
     assert f"val-core/arithmetic/acc/mean@1: {measured:.4f}" in done.stdout
@@ -76,7 +78,11 @@ def test_the_numbers_do_not_depend_on_the_number_of_ranks(finished: Path, cli: A
     path = cli.write(
         name,
         cluster={"component_placement": {"actor": ranks, "rollout": "3-4"}},
-        actor={"strategy": strategy, "ppo_mini_batch_size": 3 if ranks == "0-2" else 4, "ppo_micro_batch_size_per_gpu": 3},
+        actor={
+            "strategy": strategy,
+            "ppo_mini_batch_size": 3 if ranks == "0-2" else 4,
+            "ppo_micro_batch_size_per_gpu": 3,
+        },
         data={"train_batch_size": 6 if ranks == "0-2" else 8},
         trainer={"total_training_steps": 2, "save_freq": -1, "test_freq": -1, "val_before_train": False},
     )

@@ -16,8 +16,8 @@ SCRIPTS = {
     "import plugrl": "import plugrl",
     "all manifests": "from plugrl.plugins import load_plugins; assert load_plugins().records",
     "plugins list": "from plugrl.cli.app import run; assert run(['plugins', 'list', '--all']) == 0",
-    "every registry": "from plugrl.plugins import load_plugins; load_plugins(); from plugrl.registry import registries; "
-    "assert [registry.describe() for registry in registries().values()]",
+    "every registry": "from plugrl.plugins import load_plugins; from plugrl.registry import registries; "
+    "load_plugins(); assert [registry.describe() for registry in registries().values()]",
 }
 
 
@@ -29,7 +29,10 @@ def test_imports_neither_torch_nor_ray_nor_transformers(what: str) -> None:
     assert done.stdout.strip().splitlines()[-1:] in ([""], []) or done.stdout.endswith("\n\n"), done.stdout
 
 
-@pytest.mark.parametrize(("arguments", "limit"), [(["-c", "import plugrl"], 0.15), (["-m", "plugrl", "plugins", "list"], 0.4)])
+STARTS = {"import plugrl": (["-c", "import plugrl"], 0.15), "list": (["-m", "plugrl", "plugins", "list"], 0.4)}
+
+
+@pytest.mark.parametrize(("arguments", "limit"), STARTS.values(), ids=STARTS)
 def test_start_is_quick(arguments: list[str], limit: float) -> None:
     """CPU seconds of the best of five, since other processes only ever make it slower."""
     best = min(_cpu_seconds(arguments) for _ in range(5))

@@ -85,7 +85,9 @@ class UnsupportedCapability(UserError):
 class WorkerError(PlugRLError):
     """A method of a worker raised; the text holds group, rank, node and the remote traceback."""
 
-    def __init__(self, message: str, *, group: str, rank: int, node: str = "", pid: int = 0, remote_traceback: str = ""):
+    def __init__(
+        self, message: str, *, group: str, rank: int, node: str = "", pid: int = 0, remote_traceback: str = ""
+    ) -> None:
         super().__init__(message)
         self.group = group
         self.rank = rank

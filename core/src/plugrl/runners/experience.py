@@ -21,7 +21,7 @@ from plugrl.rollouts.base import Completion
 class Experience:
     """Rows of one step, prompt by prompt, the samples of a prompt next to each other.
 
-    tensors: row-aligned, in the text layout of :mod:`plugrl.data.packing`: ``input_ids`` and ``attention_mask`` [B, P+T],
+    tensors: row-aligned, in the text layout of :mod:`plugrl.data.packing`: ``input_ids``, ``attention_mask`` [B, P+T],
     ``response_mask`` and ``rollout_log_probs`` [B, T]; later also ``token_scores``, ``token_rewards``,
     ``old_log_probs``, ``ref_log_probs``, ``values``, ``advantages`` and ``returns`` [B, T], ``baselines`` [B].
     """

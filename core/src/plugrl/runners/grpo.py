@@ -1,4 +1,4 @@
-"""Critic-free policy optimisation: GRPO, and with another ``algorithm.adv_estimator`` RLOO, REINFORCE++, ReMax, OPO, GPG.
+"""Policy optimisation without a critic: GRPO, and by ``algorithm.adv_estimator`` RLOO, REINFORCE++, ReMax, OPO, GPG.
 
 Source: Shao et al., DeepSeekMath, arXiv:2402.03300; the estimators name their own.
 """

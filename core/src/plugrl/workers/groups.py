@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +15,9 @@ from plugrl.runtime.group import WorkerGroup
 from plugrl.runtime.handle import wait_all
 from plugrl.runtime.weights import WeightRoute, weight_route
 from plugrl.workers.dispatch import balanced_split, merge_rows, reduce_metrics, row_lengths, take
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of one rank."""
 
 
 class TrainingGroup:
@@ -26,7 +30,7 @@ class TrainingGroup:
     def infer(self, batch: Batch, options: BatchOptions) -> dict[str, torch.Tensor]:
         """Return the outputs of the policy for all rows, in their order."""
         shares = balanced_split(row_lengths(batch), self.group.size)
-        per_rank = [((take(batch, share), options), {}) for share in shares]
+        per_rank: list[Arguments] = [((take(batch, share), options), {}) for share in shares]
         return merge_rows(shares, self.group.execute("infer", per_rank=per_rank).wait(self.timeout))
 
     def train(
@@ -34,7 +38,7 @@ class TrainingGroup:
     ) -> dict[str, float]:
         """Do one optimizer step for each mini-batch; returns the metrics, mean over the steps."""
         shards = [[take(batch, share) for share in self._shares(batch)] for batch in mini_batches]
-        per_rank = [
+        per_rank: list[Arguments] = [
             (([shard[rank] for shard in shards], loss_function, options), {}) for rank in range(self.group.size)
         ]
         return reduce_metrics(self.group.execute("train", per_rank=per_rank).wait(self.timeout))
@@ -76,7 +80,7 @@ class RolloutGroup:
         size = self.group.size
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         shares = balanced_split(lengths, size) if len(prompts) else [torch.empty(0, dtype=torch.long)] * size
-        per_rank = [
+        per_rank: list[Arguments] = [
             (([prompts[i] for i in share], params, [seeds[i] for i in share]), {})
             for share in (share.tolist() for share in shares)
         ]

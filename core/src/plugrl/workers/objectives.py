@@ -83,7 +83,7 @@ class ValueObjective:
             global_batch_size=context.global_batch_size,
             loss_scale_factor=float(mask.shape[1]),
         )
-        return loss, {**weigh(metrics, mask), "critic/vf_loss": Metric(loss.detach(), "sum", 1.0)}
+        return loss, {**weigh(metrics, mask), "critic/vf_loss": Metric(loss.item(), "sum")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +104,13 @@ class SupervisedObjective:
             batch_num_tokens=context.batch_num_tokens,
             global_batch_size=context.global_batch_size,
         )
-        return loss, {"sft/loss": Metric(loss.detach(), "sum", 1.0)}
+        return loss, {"sft/loss": Metric(loss.item(), "sum")}
 
 
 def weigh(metrics: Mapping[str, Tensor], mask: Tensor) -> dict[str, Metric]:
     """Give each 0-d metric its reduction: shares add up, masked means are weighted by the tokens under ``mask``."""
     tokens = float(mask.sum())
     return {
-        name: Metric(value, "sum", 1.0) if name in _SHARES else Metric(value, "mean", tokens)
+        name: Metric(float(value), "sum") if name in _SHARES else Metric(float(value), "mean", tokens)
         for name, value in metrics.items()
     }
