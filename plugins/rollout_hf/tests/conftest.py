@@ -10,6 +10,7 @@ import torch
 
 from plugrl.plugins import load_plugins
 from plugrl.rollouts.base import Completion
+from plugrl_rollout_hf import fused
 from plugrl_rollout_hf.backend import HFRolloutBackend
 
 ALPHABET = "0123456789+-=* "
@@ -24,7 +25,7 @@ SHAPE = {
     "tie_word_embeddings": True,
     "initializer_range": 0.3,
 }
-DECODERS = ("fused", "transformers")
+DECODERS = ("fused", "shared", "transformers")
 PROMPTS = [[4, 5, 6], [7, 8, 9, 10, 11], [4, 5, 6], [3], [12, 13]]
 
 
@@ -46,11 +47,13 @@ def section(family: str = "qwen3", seed: int = 0, **config: Any) -> dict[str, An
 
 
 @pytest.fixture
-def start() -> Callable[..., HFRolloutBackend]:
-    """A function that starts a backend."""
+def start(monkeypatch) -> Callable[..., HFRolloutBackend]:
+    """A function that starts a backend; the decoder "shared" is the fused one that treats every prompt as long."""
 
     def build(decoder: str = "auto", *, model: dict[str, Any] | None = None, **rollout: Any) -> HFRolloutBackend:
-        backend = HFRolloutBackend(model or section(), {"options": {"decoder": decoder}, **rollout})
+        monkeypatch.setattr(fused, "SHORT_PROMPT", 0 if decoder == "shared" else 32)
+        name = "fused" if decoder == "shared" else decoder
+        backend = HFRolloutBackend(model or section(), {"options": {"decoder": name}, **rollout})
         backend.initialize()
         return backend
 

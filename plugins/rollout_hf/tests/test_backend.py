@@ -61,7 +61,15 @@ def test_log_probs_are_what_training_recomputes(backend, temperature) -> None:
 
 def test_decoders_draw_the_same_samples(start, same) -> None:
     params = SamplingParams(n=4, max_new_tokens=40, temperature=1.2)
-    same(*(start(decoder).generate(PROMPTS, params, SEEDS) for decoder in DECODERS))
+    first, *others = [start(decoder).generate(PROMPTS, params, SEEDS) for decoder in DECODERS]
+    for other in others:
+        same(first, other)
+
+
+def test_long_prompts_are_shared_and_short_ones_are_not(start, same) -> None:
+    params = SamplingParams(n=3, max_new_tokens=40, temperature=1.2)
+    prompts = [[4 + index % 11 for index in range(length)] for length in (40, 33, 37)]
+    same(*(start(decoder).generate(prompts, params, SEEDS[:3]) for decoder in ("fused", "transformers")))
 
 
 def test_samples_do_not_depend_on_the_batch_around_them(start, backend, same) -> None:
@@ -123,8 +131,9 @@ def test_min_new_tokens_and_ignore_eos_hold_stops_back(backend) -> None:
 
 
 @pytest.mark.parametrize("decoder", [HFDecoder, FusedDecoder])
-def test_prompts_are_prefilled_once_and_finished_rows_leave(start, decoder) -> None:
-    backend = start()
+@pytest.mark.parametrize("name", ["shared", "fused"])
+def test_prompts_are_prefilled_once_and_finished_rows_leave(start, decoder, name) -> None:
+    backend = start(name)
     model = backend._policy.model
     arguments = (model,) if decoder is HFDecoder else (model, lay_out(model, pack=False))
     seen = []

@@ -1,10 +1,11 @@
 """Decoding with weights laid out for it; the keys and values of a prompt are shared by all its samples.
 
-Scores against the prompt's keys are computed prompt by prompt for all its rows at once, those against generated keys
-row by row, and one softmax runs over both: the prompt's keys are read once and never copied per sample.
+Scores against the prompt's keys are computed prompt by prompt for all its rows at once, those against a row's own keys
+row by row, and one softmax runs over both: the prompt's keys are read once and never copied per sample. Prompts so
+short that the extra operations cost more than the copies become part of the rows' own columns instead.
 
 A rows, U prompts, M rows per prompt at most, P prompt columns, H hidden, G key-value heads, R query heads per key-value
-head, D head size, V vocabulary, W columns of the window over generated tokens.
+head, D head size, V vocabulary, W columns of the window over a row's own keys.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from plugrl_rollout_hf.weights import Layer, Weights
 
 _MIN_ROOM = 32
 _SLOW_PRODUCT = 400
+SHORT_PROMPT = 32
 
 
 class FusedDecoder:
@@ -26,7 +28,11 @@ class FusedDecoder:
     def __init__(self, model: PreTrainedModel, weights: Weights) -> None:
         self._model = model
         self._weights = weights
-        self._root_eps = torch.tensor(weights.eps**0.5, device=weights.embedding.device)
+        self._root_eps = {
+            size: torch.tensor((size * weights.eps) ** 0.5, device=weights.embedding.device)
+            for size in (weights.head_dim, weights.embedding.shape[1])
+        }
+        self._folded = weights.norm is None
         self._ones = torch.ones_like(weights.embedding[0, : weights.head_dim])
         # torch multiplies batches of very small matrices by a slow loop; a few closed columns keep them above that.
         self._quantum = _round_up(-(-_SLOW_PRODUCT // (weights.num_groups * weights.head_dim)), 8)
@@ -60,14 +66,26 @@ class FusedDecoder:
         self._length = 0
         self._own_keys: list[torch.Tensor] = []
         self._own_values: list[torch.Tensor] = []
-        self._grow(min(_MIN_ROOM, max_new_tokens))
-        self._arrange()
+        num_prompt = self._bias.shape[1]
+        self._shared = num_prompt > SHORT_PROMPT
+        # Added to scores against own columns: closed (-inf) until one is written, and where the prompt was padding.
+        self._closed = self._bias.new_full((1, 1, 0), -torch.inf)
+        self._grow(min(_MIN_ROOM, max_new_tokens) + (0 if self._shared else num_prompt))
+        if self._shared:
+            self._arrange()
+        else:
+            self._own_prompts()
 
     def keep(self, rows: torch.Tensor) -> None:
         """See ``decoder.Decoder``."""
         self._owner, self._positions = self._owner[rows], self._positions[rows]
         self._own_keys = [keys[rows] for keys in self._own_keys]
         self._own_values = [values[rows] for values in self._own_values]
+        if self._closed.shape[0] > 1:
+            self._closed = self._closed.unflatten(0, (-1, self._weights.num_kv_heads))[rows].flatten(0, 1)
+        if not self._shared:
+            self._look(self._window)
+            return
         prompts, self._owner = self._owner.unique_consecutive(return_inverse=True)
         if prompts.numel() < self._bias.shape[0]:
             self._prompt_keys = [keys[prompts] for keys in self._prompt_keys]
@@ -96,12 +114,15 @@ class FusedDecoder:
 
     # ----------------------------------------------------------------- one layer
     def _norm(self, states: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-        """Divide by the root mean square of the last axis; without a weight in as few operations as can be."""
+        """Divide by the root mean square of the last axis and multiply by ``weight``.
+
+        Without a weight, in as few operations as can be and without the factor sqrt(H).
+        """
         if weight is not None:
             return F.rms_norm(states, states.shape[-1:], weight, self._weights.eps)
         length = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
-        # sqrt(mean(x^2) + eps) as the hypotenuse of |x| / sqrt(H) and sqrt(eps).
-        return states / length.mul_(states.shape[-1] ** -0.5).hypot_(self._root_eps)
+        # sqrt(sum(x^2) + H * eps) as a hypotenuse; the factor sqrt(H) stands in the weights.
+        return states / length.hypot_(self._root_eps[states.shape[-1]])
 
     def _attend(
         self, index: int, layer: Layer, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
@@ -116,6 +137,10 @@ class FusedDecoder:
         query = query.reshape(num_rows * heads, groups, dim)
         own_keys, own_values = self._views[index]
 
+        if not self._shared:
+            scores = torch.baddbmm(self._closing, query, own_keys)
+            shares = torch.softmax(scores, dim=-1, dtype=torch.float32).to(qkv.dtype)
+            return torch.bmm(shares, own_values).view(num_rows, -1)
         scores = self._against_prompts(query, index)
         own_scores = torch.baddbmm(self._closing, query, own_keys).view(*scores.shape[:4], self._window)
         shares = torch.softmax(torch.cat((scores, own_scores), dim=-1), dim=-1, dtype=torch.float32).to(qkv.dtype)
@@ -129,8 +154,7 @@ class FusedDecoder:
     ) -> torch.Tensor:
         """Normalise queries and keys [A, G * R + G, D] in the families that do, and turn them by their positions."""
         if weight is not None:
-            unit = self._norm(heads, None if heads.dtype == torch.float32 else self._ones)
-            heads = unit.mul_(weight)
+            heads = self._norm(heads, None if self._folded else self._ones).mul_(weight)
         first, second = heads.chunk(2, dim=-1)
         return (heads * cos).addcmul_(torch.cat((second, first), dim=-1), sin)
 
@@ -142,6 +166,20 @@ class FusedDecoder:
         return self._to_rows(torch.bmm(arranged, self._flat_keys[index]))
 
     # ----------------------------------------------------------------- rows and prompts
+    def _own_prompts(self) -> None:
+        """Write the prompts into the first own columns of their rows."""
+        self._length = self._bias.shape[1]
+        for index, (keys, values) in enumerate(zip(self._prompt_keys, self._prompt_values, strict=True)):
+            self._own_keys[index][:, :, : self._length] = keys.transpose(2, 3)[self._owner]
+            self._own_values[index][:, :, : self._length] = values[self._owner]
+        self._closed[..., : self._length] = 0.0
+        if self._padded:
+            bias = self._bias[self._owner].repeat_interleave(self._weights.num_kv_heads, dim=0).unsqueeze(1)
+            self._closed = self._closed.repeat(bias.shape[0], 1, 1)
+            self._closed[..., : self._length] = bias
+        self._prompt_keys, self._prompt_values = [], []
+        self._look(_round_up(self._length, self._quantum))
+
     def _arrange(self) -> None:
         """Find the place of every row in the grid of U prompts by M rows.
 
@@ -175,9 +213,9 @@ class FusedDecoder:
         rows = prompts.view(self._grid[0], -1, self._grid[1], groups, prompts.shape[-1]).transpose(1, 2)
         return rows if self._full else rows.flatten(0, 1).index_select(0, self._place).unsqueeze(1)
 
-    # ----------------------------------------------------------------- room for generated tokens
+    # ----------------------------------------------------------------- own columns
     def _grow(self, room: int) -> None:
-        """Make room for that many generated columns per row."""
+        """Make room for that many own columns per row."""
         weights = self._weights
         room = _round_up(room, self._quantum)
         shape = (self._owner.numel(), weights.num_kv_heads, room, weights.head_dim)
@@ -187,13 +225,11 @@ class FusedDecoder:
                 buffer[:, :, : self._length] = old[:, :, : self._length]
             setattr(self, name, fresh)
         self._room = room
-        # Added to scores: closed (-inf) until a column is written.
-        self._closed = weights.embedding.new_full((1, 1, room), -torch.inf)
-        self._closed[..., : self._length] = 0.0
+        self._closed = F.pad(self._closed, (0, room - self._closed.shape[-1]), value=-torch.inf)
         self._look(_round_up(max(self._length, 1), self._quantum))
 
     def _look(self, window: int) -> None:
-        """View the first ``window`` generated columns, keys transposed: [A * G, D, W] and [A * G, W, D] per layer."""
+        """View the first ``window`` own columns, keys transposed: [A * G, D, W] and [A * G, W, D] per layer."""
         self._window = window
         self._closing = self._closed[..., :window]
         self._views = [

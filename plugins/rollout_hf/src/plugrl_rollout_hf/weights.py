@@ -78,12 +78,14 @@ def lay_out(model: PreTrainedModel, *, pack: bool) -> Weights:
     attention = backbone.layers[0].self_attn
     norm = backbone.norm.weight.detach()
     fold = norm.dtype == torch.float32
+    # A folded norm divides by the length of a vector instead of its root mean square.
+    root = norm.numel() ** 0.5
     return Weights(
         embedding=backbone.embed_tokens.weight.detach(),
         layers=tuple(_layer(block, fold, pack) for block in backbone.layers),
         norm=None if fold else norm,
         eps=backbone.norm.variance_epsilon,
-        head=Linear.of([model.get_output_embeddings()], in_scale=norm if fold else None, pack=pack),
+        head=Linear.of([model.get_output_embeddings()], in_scale=norm * root if fold else None, pack=pack),
         rotary=backbone.rotary_emb,
         num_kv_heads=attention.k_proj.out_features // attention.head_dim,
         num_groups=attention.num_key_value_groups,
@@ -94,13 +96,14 @@ def lay_out(model: PreTrainedModel, *, pack: bool) -> Weights:
 def _layer(block: torch.nn.Module, fold: bool, pack: bool) -> Layer:
     attention, mlp = block.self_attn, block.mlp
     input_norm, mlp_norm = block.input_layernorm.weight.detach(), block.post_attention_layernorm.weight.detach()
-    head_norm = _head_norm(attention)
+    head_norm = _head_norm(attention, fold)
+    root = input_norm.numel() ** 0.5
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
     return Layer(
         input_norm=None if fold else input_norm,
         qkv=Linear.of(
             projections,
-            in_scale=input_norm if fold else None,
+            in_scale=input_norm * root if fold else None,
             # Norms of queries would undo a scale, so it sits in their weights then.
             out_scales=(attention.scaling, 1.0, 1.0) if head_norm is None else None,
             pack=pack,
@@ -108,17 +111,18 @@ def _layer(block: torch.nn.Module, fold: bool, pack: bool) -> Layer:
         head_norm=head_norm,
         out=Linear.of([attention.o_proj], pack=pack),
         mlp_norm=None if fold else mlp_norm,
-        gate_up=Linear.of([mlp.gate_proj, mlp.up_proj], in_scale=mlp_norm if fold else None, pack=pack),
+        gate_up=Linear.of([mlp.gate_proj, mlp.up_proj], in_scale=mlp_norm * root if fold else None, pack=pack),
         activation=mlp.act_fn,
         down=Linear.of([mlp.down_proj], pack=pack),
     )
 
 
-def _head_norm(attention: torch.nn.Module) -> torch.Tensor | None:
+def _head_norm(attention: torch.nn.Module, fold: bool) -> torch.Tensor | None:
     """Return the norm weights of queries, times the scale of attention, and keys: [G * R + G, D], or None."""
     if not hasattr(attention, "q_norm"):
         return None
-    query = attention.q_norm.weight.detach() * attention.scaling
+    root = attention.head_dim**0.5 if fold else 1.0
+    query = attention.q_norm.weight.detach() * (attention.scaling * root)
     num_keys = attention.k_proj.out_features // attention.head_dim
-    key = attention.k_norm.weight.detach()
+    key = attention.k_norm.weight.detach() * root
     return torch.cat((query.expand(num_keys * attention.num_key_value_groups, -1), key.expand(num_keys, -1)))
