@@ -158,7 +158,7 @@ class RlRun:
         experience.tensors["values"] = outputs["values"]
 
     def add_advantages(self, step: Step, experience: Experience) -> None:
-        """Add ``advantages`` and ``returns`` [B, T]; the KL penalty, if wanted, is first taken off ``token_rewards``."""
+        """Add ``advantages`` and ``returns`` [B, T]; the KL penalty, if any, is first taken off the rewards."""
         tensors, settings = experience.tensors, self.config.algorithm
         if settings.use_kl_in_reward:
             tensors["token_rewards"], metrics = kl_penalty_in_reward(
