@@ -225,6 +225,8 @@ def test_sleep_and_wake(backend, same) -> None:
     backend.sleep()
     with pytest.raises(WeightSyncError, match="sleeps"):
         backend.generate(PROMPTS, params, SEEDS)
+    with pytest.raises(WeightSyncError, match="sleeps"):
+        backend.load_weights(iter(published(backend)), version=1)
     backend.wake()
     same(before, backend.generate(PROMPTS, params, SEEDS))
     backend.close()

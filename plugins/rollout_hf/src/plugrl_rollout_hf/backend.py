@@ -38,6 +38,7 @@ class HFRolloutBackend(RolloutBackend):
         self._fused = False
         self._weights: Weights | None = None
         self._version = 0
+        self._asleep = False
         self._refusal = "it was not initialised"
 
     # ----------------------------------------------------------------- life
@@ -57,15 +58,14 @@ class HFRolloutBackend(RolloutBackend):
         if self._policy is not None:
             self._policy.to("cpu")
             get_platform().empty_cache()
-        self._refusal = self._refusal or "it sleeps"
+        self._asleep = True
 
     def wake(self) -> None:
         """Bring the weights back to the device."""
         if self._policy is None:
             return
         self._policy.to(self._device)
-        if self._refusal == "it sleeps":
-            self._refusal = ""
+        self._asleep = False
 
     def close(self) -> None:
         """Drop the model; generating is refused from now on."""
@@ -84,8 +84,8 @@ class HFRolloutBackend(RolloutBackend):
         Raises WeightSyncError when a name is unknown or lacking, a shape differs or the stream breaks; from then on
         :meth:`generate` refuses, since some weights may be new and some old.
         """
-        if self._policy is None:
-            raise WeightSyncError(f"Cannot load weights: {self._refusal}.")
+        if self._policy is None or self._asleep:
+            raise WeightSyncError(f"Cannot load weights: {self._refusal or 'it sleeps'}.")
         self._weights = None
         self._refusal = f"loading the weights of version {version} failed half-way"
         try:
@@ -105,8 +105,8 @@ class HFRolloutBackend(RolloutBackend):
         the last bit, which changes a token only where a draw falls on the boundary between two.
         Raises WeightSyncError while the weights are not whole and ValueError for empty or strange prompts.
         """
-        if self._refusal:
-            raise WeightSyncError(f"The rollout cannot generate: {self._refusal}.")
+        if self._refusal or self._asleep:
+            raise WeightSyncError(f"The rollout cannot generate: {self._refusal or 'it sleeps'}.")
         _check(prompts, seeds, self._policy.model.config.vocab_size)
         rows = [
             Row(tokens=tuple(map(int, prompt)), prompt_index=index, sample_index=sample, seed=int(seed))

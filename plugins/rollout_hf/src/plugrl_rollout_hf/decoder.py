@@ -47,7 +47,7 @@ class Forward:
     def __call__(
         self, ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None, cache: Any
     ) -> torch.Tensor:
-        """Run ids [A, S] on top of ``cache``; return the logits [A, V] of the last column.
+        """Run ids [A, S] on top of ``cache``; return the last column's logits [A, V] (a backbone's: states [A, H]).
 
         mask [A, past + S] and positions [A, S] are None when no column is padding.
         """
@@ -58,7 +58,8 @@ class Forward:
             inputs["position_ids"] = positions
         if self._takes_last:
             inputs["logits_to_keep"] = 1
-        return self.model(**inputs).logits[:, -1]
+        outputs = self.model(**inputs)
+        return (outputs.logits if "logits" in outputs else outputs.last_hidden_state)[:, -1]
 
 
 class HFDecoder:

@@ -40,10 +40,12 @@ class FusedDecoder:
     def prefill(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """See ``decoder.Decoder``."""
         cache = DynamicCache(config=self._model.config)
-        forward = Forward(self._model)
         padded = not bool(mask.all())
         positions = (mask.long().cumsum(dim=1) - 1).clamp_(min=0)
-        logits = forward(ids, mask.long() if padded else None, positions if padded else None, cache)
+        backbone = Forward(self._model.base_model)
+        states = backbone(ids, mask.long() if padded else None, positions if padded else None, cache)
+        # The head of the model's own forward would get [U, 1, H] and, strided as it is, copy its matrix U times.
+        logits = self._model.get_output_embeddings()(states.contiguous())
         # [U, G, D, P] and [U, G, P, D]; keys are transposed once, since every step multiplies by them.
         self._prompt_keys = [layer.keys.transpose(2, 3).contiguous() for layer in cache.layers]
         self._prompt_values = [layer.values.contiguous() for layer in cache.layers]
