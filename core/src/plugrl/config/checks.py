@@ -81,6 +81,8 @@ def _estimator(config: RunConfig) -> Iterator[str]:
         yield f"critic.enable: algorithm.adv_estimator={name} needs a critic; leave critic.enable out"
     if name in _COMPARING and config.rollout.n < 2:
         yield f"rollout.n: algorithm.adv_estimator={name} compares the responses to a prompt and needs 2 or more, not 1"
+    if config.algorithm.filter_groups.enable and (config.rollout.n < 2 or config.uses_critic):
+        yield "algorithm.filter_groups.enable: compares responses to a prompt; it needs rollout.n >= 2 and no critic"
     if config.trainer.critic_warmup and not config.uses_critic:
         yield "trainer.critic_warmup: there is no critic; set critic.enable=true or use adv_estimator=gae"
 

@@ -53,6 +53,14 @@ class Experience:
         self.tensors["token_scores"] = place_rewards(scores, self.response_mask)
         self.tensors["token_rewards"] = self.tensors["token_scores"]
 
+    def informative_rows(self) -> Tensor:
+        """Return the rows whose group has at least two different scores; in the others every advantage is 0."""
+        spread: dict[int, set[float]] = {}
+        for group, result in zip(self.group_ids, self.results, strict=True):
+            spread.setdefault(group, set()).add(result.score)
+        keep = [row for row, group in enumerate(self.group_ids) if len(spread[group]) > 1]
+        return torch.tensor(keep, dtype=torch.long)
+
     def select(self, *names: str) -> dict[str, Tensor]:
         """Return the named tensors, those that are missing left out."""
         return {name: self.tensors[name] for name in names if name in self.tensors}

@@ -183,12 +183,12 @@ class RlRun:
         """Fit the critic to the returns."""
         assert self.components.critic is not None
         batch = experience.select(*_INPUTS, "values", "returns")
+        count = self.config.data.train_batch_size // self.config.critic.ppo_mini_batch_size
         metrics = self.components.critic.train(
-            _mini_batches(batch, self.config.critic.ppo_mini_batch_size * self.config.rollout.n,
-                          self.config.critic.ppo_epochs),
+            _mini_batches(batch, count) * self.config.critic.ppo_epochs,
             ValueObjective(config=self.config.critic),
             self._critic_options(),
-        )  # fmt: skip
+        )
         step.record({name if "/" in name else f"critic/{name}": value for name, value in metrics.items()})
 
     def update_actor(self, step: Step, experience: Experience) -> None:
@@ -202,9 +202,16 @@ class RlRun:
             max_tokens=actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else None,
             forward_kwargs={"temperature": self.config.rollout.temperature, "compute_entropy": True},
         )
-        mini_batches = _mini_batches(
-            experience.select(*_INPUTS, *names), actor.ppo_mini_batch_size * self.config.rollout.n, actor.ppo_epochs
-        )
+        batch = experience.select(*_INPUTS, *names)
+        if self.config.algorithm.filter_groups.enable:
+            rows = experience.informative_rows()
+            step.record({"training/informative_groups": len(rows) / len(experience)})
+            batch = take(batch, rows)
+        ranks = self.actor.group.size
+        if num_rows(batch) < ranks:
+            return  # Nothing to learn from in this step: with all advantages 0 only the optimizer's momentum would act.
+        count = min(self.config.data.train_batch_size // actor.ppo_mini_batch_size, num_rows(batch) // ranks)
+        mini_batches = _mini_batches(batch, count) * actor.ppo_epochs
         metrics = self.actor.train(mini_batches, PolicyObjective(config=actor), options)
         step.record({name if "/" in name else f"actor/{name}": value for name, value in metrics.items()})
 
@@ -312,10 +319,9 @@ class RlRun:
         )
 
 
-def _mini_batches(batch: dict[str, torch.Tensor], rows: int, epochs: int) -> list[dict[str, torch.Tensor]]:
-    """Cut a batch into mini-batches of ``rows`` in order, once for each epoch."""
-    parts = torch.arange(num_rows(batch)).split(rows)
-    return [take(batch, part) for part in parts] * epochs
+def _mini_batches(batch: dict[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
+    """Cut a batch into ``count`` mini-batches of (nearly) equal size, in order."""
+    return [take(batch, part) for part in torch.arange(num_rows(batch)).tensor_split(count)]
 
 
 def rl_plan(config: RunConfig, num_prompts: int, actor_ranks: int) -> RunPlan:

@@ -26,6 +26,13 @@ class KlControlConfig(Section):
     """Divergence the adaptive weight steers towards."""
 
 
+class FilterGroupsConfig(Section):
+    """Leaving out prompts that teach nothing. Source: DAPO, arXiv:2503.14476, section 3.2."""
+
+    enable: bool = False
+    """Leave prompts out of the policy update whose responses all have the same score: their advantages are 0."""
+
+
 class AlgorithmConfig(Section):
     """How rewards become advantages."""
 
@@ -49,6 +56,9 @@ class AlgorithmConfig(Section):
 
     kl_ctrl: KlControlConfig = KlControlConfig()
     """Weight of that divergence."""
+
+    filter_groups: FilterGroupsConfig = FilterGroupsConfig()
+    """Which prompts the policy learns from."""
 
     options: dict[str, Any] = {}
     """Further options of the estimator."""
