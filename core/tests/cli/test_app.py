@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from plugrl.cli.app import COMMANDS, run
+from plugrl.cli.app import run
+from plugrl.cli.commands import COMMANDS
 from plugrl.errors import ConfigError, WorkerDied
 
 

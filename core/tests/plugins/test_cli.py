@@ -16,7 +16,7 @@ SCRIPT = """
 import json, sys
 from plugrl.cli.app import run
 code = run(["plugins", "list"])
-names = ("torch", "ray", "transformers", "numpy", "pydantic")
+names = ("torch", "ray", "transformers", "numpy", "pydantic", "typer", "rich")
 print(json.dumps([code, [name for name in names if name in sys.modules]]))
 """
 

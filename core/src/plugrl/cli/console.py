@@ -74,6 +74,23 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str
     out().print(_table(columns, rows, title))
 
 
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lay texts out in columns, without rich: its import takes longer than everything ``plugins list`` does.
+
+    A cell may have several lines.
+    """
+    cells = [[cell.split("\n") for cell in row] for row in (columns, *rows)]
+    widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(columns))]
+    blocks = []
+    for row in cells:
+        height = max(map(len, row))
+        padded = [lines + [""] * (height - len(lines)) for lines in row]
+        blocks += ["  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
+                   for line in zip(*padded, strict=True)]  # fmt: skip
+    blocks.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(blocks)
+
+
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None) -> Table:
     from rich import box
     from rich.table import Table

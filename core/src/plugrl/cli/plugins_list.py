@@ -1,13 +1,12 @@
 """``plugrl plugins list``, which has to answer at once and whatever is broken.
 
-Building a command's parameters makes typer import pydantic, which takes longer than everything else here together.
-:func:`answer_quickly` understands this one command without it.
+typer, which imports pydantic to build a command's parameters, and rich each take longer than everything else here
+together. :func:`answer_quickly` understands this one command without them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from plugrl.cli import console
 from plugrl.plugins.ledger import Ledger, PluginRecord
@@ -44,20 +43,20 @@ def _show(ledger: Ledger, *, show_all: bool) -> None:
     rows = [_row(record, show_all=show_all) for record in shown]
     columns = ("plugin", "version", "api", "state", "provides", "source")
     if rows:
-        console.show_table(columns, rows)
+        print(console.plain_table(columns, rows))
     else:
-        console.say("No plugin is in use." if ledger.records else "No plugin is installed.")
+        print("No plugin is in use." if ledger.records else "No plugin is installed.")
     for extension in ledger.extensions:
-        console.say(f"extension module {extension.module}: {extension.state} {extension.reason}".rstrip())
+        print(f"extension module {extension.module}: {extension.state} {extension.reason}".rstrip())
     for record in shown:
         if record.state != "active":
-            console.say(record.sentence())
+            print(record.sentence())
     hidden = len(ledger.records) - len(shown)
     if hidden:
-        console.say(f"{hidden} disabled; --all shows them.")
+        print(f"{hidden} disabled; --all shows them.")
 
 
-def _row(record: PluginRecord, *, show_all: bool) -> tuple[Any, ...]:
+def _row(record: PluginRecord, *, show_all: bool) -> tuple[str, ...]:
     manifest = record.manifest
     source = f"{record.distribution or '?'}{' (editable)' if record.path else ''}"
     provides = record.provides()
@@ -65,4 +64,4 @@ def _row(record: PluginRecord, *, show_all: bool) -> tuple[Any, ...]:
         text = "\n".join(f"{kind} {key}" for kind, keys in provides.items() for key in keys)
     else:
         text = ", ".join(f"{len(keys)} {kind}{'s' if len(keys) > 1 else ''}" for kind, keys in provides.items())
-    return record.name, record.version or "?", manifest.api if manifest else "?", record.state, text, source
+    return record.name, record.version or "?", str(manifest.api) if manifest else "?", record.state, text, source
