@@ -113,6 +113,8 @@ def test_doctor_as_json_tells_platform_variables_and_provenance(plugrl):
     assert done.returncode == 0, done.stdout + done.stderr
     data = json.loads(done.stdout)
     assert data["platform"]["platform_name"] == "cpu" and data["unknown_variables"] == {"PLUGRL_STRCT": "PLUGRL_STRICT"}
+    facts = data["platform"]["facts"]
+    assert facts["collectives"] == "gloo" and facts["first device"] == "CPU-0" and facts["capability"] == "none"
     (acme,) = [probe for probe in data["platform"]["probes"] if probe["platform"] == "acme"]
     assert acme["available"] is False and "no acme board" in acme["reason"]
     (reward,) = [row for row in data["registries"] if row["key"] == "length"]

@@ -59,7 +59,7 @@ def test_an_error_names_group_rank_method_and_carries_the_remote_traceback(echo)
     error = caught.value
     assert type(error) is WorkerError
     assert error.group == "echo" and error.rank in (0, 1) and error.pid > 0 and error.node
-    assert "fail(): ValueError: wrong on rank" in str(error)
+    assert "fail(): ValueError: wrong on rank" in str(error) and "device CPU-" in str(error)
     assert "raise ValueError(" in error.remote_traceback
 
 
@@ -93,6 +93,10 @@ def test_a_deadline_names_the_rank_and_shows_where_it_stands(echo):
     assert "in sleep" in caught.value.remote_traceback
     assert handle.wait(WAIT) == [0, 1]
     assert handle.done()
+
+
+def test_every_node_can_be_asked(ray_session):
+    assert ray_session.call_on_nodes(os.path.join, "x") == [os.path.join(ray_session.nodes[0].ip, "x")]
 
 
 def test_names_devices_and_duplicates_are_checked(ray_session, echo):

@@ -17,6 +17,7 @@ from plugrl.tracking import RunDirectory, Tracker
 from plugrl.tracking.headline import duration, headline
 from plugrl.tracking.loggers.base import Logger
 from plugrl.tracking.registry import loggers
+from plugrl.tracking.tracker import check_loggers
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -57,8 +58,9 @@ def test_a_missing_package_stops_the_run_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingDependency, match=f"pip install .*{name}"):
-        Tracker([name], RunDirectory(tmp_path), RunConfig())
+    for start in (lambda: check_loggers([name]), lambda: Tracker([name], RunDirectory(tmp_path), RunConfig())):
+        with pytest.raises(MissingDependency, match=f"pip install .*{name}"):
+            start()
 
 
 def test_a_logger_that_breaks_while_training_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -51,6 +51,20 @@ def test_families_with_other_heads_give_their_own_logits(model_section, text_bat
     torch.testing.assert_close(outputs["logprobs"], plain(policy, text_batch)[0], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("family", ["qwen3", "granite"])
+def test_sum_pi_squared_is_computed_on_request(model_section, text_batch, family) -> None:
+    policy = build_causal_lm(model_section(family)).eval()
+    outputs = policy(forward_inputs=text_batch, temperature=0.7, compute_sum_pi_squared=True)
+    assert set(outputs) == {"logprobs", "sum_pi_squared"}
+    row, mask = 1, text_batch["attention_mask"][1].bool()
+    length = int(text_batch["response_mask"][row].sum())
+    with torch.no_grad():
+        logits = policy.model(text_batch["input_ids"][row][mask][None]).logits[0].float() / 0.7
+    expected = torch.softmax(logits, dim=-1)[-length - 1 : -1].square().sum(-1)
+    torch.testing.assert_close(outputs["sum_pi_squared"][row, :length], expected, atol=1e-5, rtol=0)
+    assert not outputs["sum_pi_squared"][text_batch["response_mask"] == 0].any()
+
+
 def test_extra_padding_columns_change_nothing(model_section, text_batch) -> None:
     policy = build_causal_lm(model_section()).eval()
     wide = {
@@ -85,8 +99,8 @@ def test_chunks_change_neither_values_nor_gradients(model_section, text_batch, m
         monkeypatch.setattr(statistics, "CHUNK_ELEMENTS", chunk)
         monkeypatch.setattr(statistics, "WHOLE_ELEMENTS", whole)
         policy = build_causal_lm(model_section())
-        outputs = policy(forward_inputs=text_batch, compute_entropy=True)
-        (outputs["logprobs"].sum() + outputs["entropy"].sum()).backward()
+        outputs = policy(forward_inputs=text_batch, compute_entropy=True, compute_sum_pi_squared=True)
+        (outputs["logprobs"].sum() + outputs["entropy"].sum() + outputs["sum_pi_squared"].sum()).backward()
         with torch.no_grad():
             again = policy(forward_inputs=text_batch)["logprobs"]
         torch.testing.assert_close(again, outputs["logprobs"], atol=1e-6, rtol=0)

@@ -1,4 +1,4 @@
-"""What ``plugrl plugins doctor`` examines and shows. Nothing here imports torch; versions come from metadata."""
+"""What ``plugrl plugins doctor`` examines and shows. Only the questions to the chosen platform import torch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import plugrl
 from plugrl.cli import console
+from plugrl.cli.platform_facts import platform_facts
 from plugrl.environment import in_force, unknown_variables
 from plugrl.errors import PlugRLError
 from plugrl.plugins import hooks
@@ -76,10 +77,12 @@ def _platform(report: Report) -> dict[str, Any]:
 
     probes = [asdict(record) for record in probe_all()]
     try:
-        return {**select().to_dict(), "probes": probes}
+        chosen = select()
     except PlugRLError as error:
         report.problems.append(str(error))
-        return {"platform_name": None, "why": str(error), "probes": probes}
+        return {"platform_name": None, "why": str(error), "probes": probes, "facts": {}}
+    facts = platform_facts(chosen.platform_name, report.problems)
+    return {**chosen.to_dict(), "probes": probes, "facts": facts}
 
 
 def _entries_of(only: PluginRecord | None) -> list[dict[str, Any]]:
@@ -123,6 +126,7 @@ def _show_process(data: dict[str, Any]) -> None:
         state = "available" if probe["available"] else "not usable"
         console.say(f"{probe['platform']} (priority {probe['priority']}): {state} {probe['reason']}".rstrip())
     console.say(f"-> {data['platform']['platform_name']}: {data['platform']['why']}")
+    console.say(*(f"   {question}: {answer}" for question, answer in data["platform"]["facts"].items()))
     for row in data["extensions"]:
         console.heading(f"Extension module {row['module']}")
         console.say(f"{row['state']} in {row['import_ms']:.0f} ms {row['reason']}".rstrip(), *_text(row["traceback"]))

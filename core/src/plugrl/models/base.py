@@ -47,7 +47,8 @@ class BasePolicy(torch.nn.Module, ABC):
 
         Text policies take ``temperature=1.0``, ``compute_entropy=False``, ``compute_values=False`` and return
         ``logprobs`` and, when asked, ``entropy`` and ``values``, each [B, T]: position t belongs to the prediction of
-        response token t. Embodied policies return [B, ...].
+        response token t. With ``compute_sum_pi_squared=True``, which only the optimal token baselines ask for, also
+        ``sum_pi_squared``, the sum of the squared probabilities. Embodied policies return [B, ...].
         """
 
     # ----------------------------------------------------------------- acting

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from plugrl.config.schema import ModelConfig, OptimConfig, RunConfig
+from plugrl.errors import ConfigError, one_of
+from plugrl.platforms import PlatformBase
+from plugrl.platforms.devices import groups_per_device
 from plugrl.runtime import RaySession, WorkerGroup, resolve_placement, wait_all
 from plugrl.workers.groups import RolloutGroup, TrainingGroup
 from plugrl.workers.training import EngineSpec
@@ -66,6 +70,17 @@ def placement(config: RunConfig, needed: tuple[Component, ...], device_count: in
     return {name: resolved[name] for name in needed}
 
 
+def check_sharing(devices: Mapping[str, Sequence[int]], platform: PlatformBase) -> None:
+    """Raise ConfigError when more components stand on a device than the platform lets share one (rule DV-3)."""
+    for device in sorted({device for ranks in devices.values() for device in ranks}):
+        sharing = [name for name, ranks in devices.items() if device in ranks]
+        if len(sharing) > groups_per_device(platform, len(sharing)):
+            raise ConfigError(
+                f"cluster.component_placement: {one_of(sharing)} are all placed on device {device}, but a process owns "
+                f"a {platform.device_name} device alone. Give each component its own devices."
+            )
+
+
 def launch(
     session: RaySession,
     config: RunConfig,
@@ -79,10 +94,11 @@ def launch(
     ``total_steps`` is the length of the learning-rate schedules; ``optim`` replaces the actor's optimizer settings.
     """
     devices = placement(config, needed, session.device_count)
+    check_sharing(devices, session.platform)
     groups: dict[str, WorkerGroup] = {}
     try:
         for name in needed:
-            groups[name] = _start(session, config, name, devices[name], total_steps, optim)
+            groups[name] = _start(session, config, name, devices, total_steps, optim)
         wait_all([group.ready for group in groups.values()], config.cluster.start_timeout_s)
     except BaseException:
         for group in groups.values():
@@ -102,23 +118,29 @@ def _start(
     session: RaySession,
     config: RunConfig,
     name: Component,
-    devices: tuple[int, ...],
+    placed: Mapping[str, tuple[int, ...]],
     total_steps: int,
     optim: OptimConfig | None,
 ) -> WorkerGroup:
+    shares = any(set(placed[name]) & set(devices) for other, devices in placed.items() if other != name)
     if name == "rollout":
-        args: tuple[object, ...] = (config.model, config.rollout)
-        return WorkerGroup(session, ROLLOUT_WORKER, name=name, devices=devices, args=args)
-    spec = _engine_spec(config, name, total_steps, optim)
-    return WorkerGroup(session, TRAINING_WORKER, name=name, devices=devices, args=(spec,))
+        return WorkerGroup(
+            session, ROLLOUT_WORKER, name=name, devices=placed[name], args=(config.model, config.rollout),
+            kwargs={"shares_device": shares}, env=session.platform.rollout_env_vars(),
+        )  # fmt: skip
+    spec = _engine_spec(config, name, total_steps, optim, shares)
+    return WorkerGroup(session, TRAINING_WORKER, name=name, devices=placed[name], args=(spec,))
 
 
-def _engine_spec(config: RunConfig, name: Component, total_steps: int, optim: OptimConfig | None) -> EngineSpec:
+def _engine_spec(
+    config: RunConfig, name: Component, total_steps: int, optim: OptimConfig | None, shares_device: bool
+) -> EngineSpec:
     if name == "critic":
         model: ModelConfig = config.critic.model or config.model
         return EngineSpec(
             engine_type="value_model", section=config.critic, model=model, optim=config.critic.optim,
-            total_steps=total_steps, seed=config.trainer.seed,
+            total_steps=total_steps, seed=config.trainer.seed, allocator_settings=config.cluster.allocator_settings,
+            shares_device=shares_device,
         )  # fmt: skip
     section = config.actor if name == "actor" else config.ref
     return EngineSpec(
@@ -128,4 +150,6 @@ def _engine_spec(config: RunConfig, name: Component, total_steps: int, optim: Op
         optim=(optim or config.actor.optim) if name == "actor" else None,
         total_steps=total_steps,
         seed=config.trainer.seed,
+        allocator_settings=config.cluster.allocator_settings,
+        shares_device=shares_device,
     )

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from plugrl.checkpoints import CheckpointStore
 from plugrl.config.schema import RunConfig
+from plugrl.data.run_plan import RunPlan
 from plugrl.models import get_processor
 from plugrl.models.processor import TextProcessor
 from plugrl.platforms import get_platform
@@ -20,6 +22,7 @@ from plugrl.rewards.manager import RewardManager
 from plugrl.runners.components import Component, launch, placement, rl_components
 from plugrl.runners.grpo import train_grpo
 from plugrl.runners.ppo import train_ppo
+from plugrl.runners.preflight import check_shared_folder, preflight
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.rl import RlRun, rl_plan
 from plugrl.runners.sft import SftRun, train_sft
@@ -48,16 +51,16 @@ class Inputs:
 def run_train(config: RunConfig) -> None:
     """Train by reinforcement learning, after supervised training if the configuration asks for it; print the result."""
     began = time.perf_counter()
-    inputs = check_inputs(config)
+    inputs = check_inputs(config, "train", rl_components(config))
     data = PromptData(config, inputs.processor)
-    platform = get_platform(config.platform, allow_unavailable=config.cluster.ray_address is not None)
-    devices = placement(config, rl_components(config), platform.device_count())
-    plan = rl_plan(config, len(data.train), len(devices["actor"]))
+    if config.cluster.ray_address is None:
+        planned(config, data, get_platform(config.platform).device_count())
     if config.sft.before_rl and inputs.resume_from is None:
         PromptData(config, inputs.processor, supervised=True)
     if inputs.resume_from is None:
         set_aside(inputs.run_dir.path)
     with opened(config, inputs, phase="rl") as (session, tracker):
+        plan = planned(config, data, session.device_count)
         if config.sft.before_rl:
             config = after_sft(config, inputs, session, tracker)
         tracker.start_phase("rl", plan.total_steps, _step_of(inputs.resume_from))
@@ -74,7 +77,7 @@ def run_train(config: RunConfig) -> None:
 def run_sft(config: RunConfig) -> None:
     """Train on reference responses and print the result."""
     began = time.perf_counter()
-    inputs = check_inputs(config)
+    inputs = check_inputs(config, "sft", ("actor",))
     PromptData(config, inputs.processor, supervised=True)
     set_aside(inputs.run_dir.path)
     with opened(config, inputs, phase="sft") as (session, tracker):
@@ -87,6 +90,7 @@ def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
     began = time.perf_counter()
     if checkpoint is not None:
         config = with_model(config, weights_of(checkpoint))
+    preflight(config, "eval", ("rollout",))
     processor = get_processor(config.model)
     reward = RewardManager(config.reward)
     data = PromptData(config, processor)
@@ -100,8 +104,9 @@ def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
     print_summary([validation], seconds=time.perf_counter() - began, steps=0, tokens=0, report=None)
 
 
-def check_inputs(config: RunConfig) -> Inputs:
-    """Load what can be loaded without workers, so that every mistake shows before one is started."""
+def check_inputs(config: RunConfig, task: Literal["train", "sft"], needed: tuple[Component, ...]) -> Inputs:
+    """Check and load what can be without workers, so that every mistake shows before one is started."""
+    preflight(config, task, needed)
     run_dir = RunDirectory(config.trainer.default_local_dir)
     store = CheckpointStore(run_dir.checkpoints, config.trainer.max_ckpt_to_keep)
     resume_from = store.resolve(config.trainer.resume)
@@ -109,6 +114,12 @@ def check_inputs(config: RunConfig) -> Inputs:
     named = config.reward.name or config.reward.function
     reward = RewardManager(config.reward) if named else None
     return Inputs(processor, reward, run_dir, store, resume_from)
+
+
+def planned(config: RunConfig, data: PromptData, device_count: int) -> RunPlan:
+    """Return the arithmetic of the run on so many devices. Raises ConfigError naming the keys that do not fit."""
+    devices = placement(config, rl_components(config), device_count)
+    return rl_plan(config, len(data.train), len(devices["actor"]))
 
 
 @contextmanager
@@ -121,7 +132,7 @@ def opened(config: RunConfig, inputs: Inputs, *, phase: str) -> Iterator[tuple[R
         print(line)
     with Tracker(config.trainer.logger, inputs.run_dir, config, resume_step=resume_step) as tracker:
         with RaySession(config.cluster, ledger, platform=config.platform) as session:
-            hooks.fire("on_platform_selected", platform=session.platform)
+            check_shared_folder(session, inputs.run_dir.path)
             yield session, tracker
 
 

@@ -31,6 +31,9 @@ from plugrl.workers.groups import RolloutGroup, TrainingGroup
 from plugrl.workers.objectives import PolicyObjective, ValueObjective
 
 _INPUTS = ("input_ids", "attention_mask", "response_mask")
+_PROBABILITIES = frozenset({"old_log_probs", "sum_pi_squared"})
+"""What an estimator may ask for by declaring a keyword, besides the common ones."""
+
 TRAIN_SAMPLES = 4
 """Training generations that are logged at each step with a validation or a checkpoint."""
 
@@ -79,7 +82,7 @@ class RlRun:
 
         With one optimizer step on the whole batch the policy is its own old policy: the ratio is exactly 1.
         """
-        if self.config.actor.use_rollout_log_probs != "auto":
+        if self.config.actor.use_rollout_log_probs != "auto" or self._estimator_keywords & _PROBABILITIES:
             return True
         return self.plan.optimizer_steps_per_step > 1 or self.config.algorithm.use_kl_in_reward
 
@@ -93,7 +96,12 @@ class RlRun:
             self.tracker.log(opening.metrics, 0)
         for number in range(self.first_step, self.plan.total_steps + 1):
             hooks.fire("before_train_step", context={"step": number})
+            profiled = number in self.config.trainer.profile_steps
+            if profiled:
+                self.actor.profile(True)
             yield Step(number)
+            if profiled:
+                self.actor.profile(False)
             hooks.fire("after_train_step", context={"step": number})
 
     def sample(self, step: Step) -> Experience:
@@ -130,14 +138,22 @@ class RlRun:
         experience.tensors["baselines"] = scores[torch.tensor(experience.group_ids)]
 
     def add_old_log_probs(self, step: Step, experience: Experience) -> None:
-        """Add ``old_log_probs`` [B, T]: recomputed by the actor, or taken from the rollout where so configured."""
+        """Add ``old_log_probs`` [B, T]: recomputed by the actor, or taken from the rollout where so configured.
+
+        An estimator that asks for it also gets ``sum_pi_squared`` [B, T], which only the actor can compute.
+        """
         rollout_log_probs = experience.tensors["rollout_log_probs"]
-        if self.config.actor.use_rollout_log_probs is True:
+        from_rollout = self.config.actor.use_rollout_log_probs is True
+        squared = "sum_pi_squared" in self._estimator_keywords
+        if not from_rollout or squared:
+            options = self._log_prob_options(**({"compute_sum_pi_squared": True} if squared else {}))
+            outputs = self.actor.infer(experience.select(*_INPUTS), options)
+            experience.tensors["old_log_probs"] = outputs["logprobs"]
+            if squared:
+                experience.tensors["sum_pi_squared"] = outputs["sum_pi_squared"]
+            step.record(rollout_difference_metrics(rollout_log_probs, outputs["logprobs"], experience.response_mask))
+        if from_rollout:
             experience.tensors["old_log_probs"] = rollout_log_probs
-            return
-        recomputed = self.actor.infer(experience.select(*_INPUTS), self._log_prob_options())["logprobs"]
-        experience.tensors["old_log_probs"] = recomputed
-        step.record(rollout_difference_metrics(rollout_log_probs, recomputed, experience.response_mask))
 
     def add_reference_log_probs(self, experience: Experience) -> None:
         """Add ``ref_log_probs`` [B, T] of the frozen policy that training started from."""
@@ -301,14 +317,15 @@ class RlRun:
         options = dict(self.config.algorithm.options)
         if "reward_components" in self._estimator_keywords:
             options["reward_components"] = experience.reward_components()
+        options |= {name: experience.tensors[name] for name in self._estimator_keywords & _PROBABILITIES}
         return options
 
-    def _log_prob_options(self) -> BatchOptions:
+    def _log_prob_options(self, **forward_kwargs: Any) -> BatchOptions:
         rollout = self.config.rollout
         return BatchOptions(
             micro_batch_size=rollout.log_prob_micro_batch_size_per_gpu,
             max_tokens=rollout.log_prob_max_token_len_per_gpu if rollout.log_prob_use_dynamic_bsz else None,
-            forward_kwargs={"temperature": rollout.temperature},
+            forward_kwargs={"temperature": rollout.temperature, **forward_kwargs},
         )
 
     def _critic_options(self) -> BatchOptions:

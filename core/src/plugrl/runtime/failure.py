@@ -12,7 +12,10 @@ from plugrl.errors import PlugRLError, UserError, WorkerError
 
 @dataclass(frozen=True, kw_only=True)
 class RankInfo:
-    """The process behind one rank. ``started`` is the kernel's start time of the process, to tell a re-used pid."""
+    """The process behind one rank. ``started`` is the kernel's start time of the process, to tell a re-used pid.
+
+    ``device`` is the platform's unique name of the device, empty until the worker has taken it.
+    """
 
     group: str
     rank: int
@@ -21,9 +24,11 @@ class RankInfo:
     node_ip: str
     started: str = ""
     stderr_path: str = ""
+    device: str = ""
 
     def __str__(self) -> str:
-        return f"worker group {self.group!r} rank {self.rank} (node {self.node_ip}, pid {self.pid})"
+        device = f", device {self.device}" if self.device else ""
+        return f"worker group {self.group!r} rank {self.rank} (node {self.node_ip}, pid {self.pid}{device})"
 
 
 @dataclass(frozen=True, kw_only=True)

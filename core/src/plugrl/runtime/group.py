@@ -9,6 +9,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plugrl.errors import PlugRLError
+from plugrl.platforms.devices import groups_per_device
 from plugrl.runtime import process
 from plugrl.runtime.failure import RankInfo
 from plugrl.runtime.handle import Handle
@@ -19,8 +20,8 @@ from plugrl.runtime.worker import WorkerContext
 if TYPE_CHECKING:
     from plugrl.runtime.session import RaySession
 
-DEVICE_SHARE = 0.1
-"""Fraction of an accelerator that Ray counts for one worker: up to ten components share a device."""
+GROUPS_PER_DEVICE = 10
+"""Worker groups that may share a device, where the platform lets processes share one: Ray counts 1/10 for each."""
 _CLOSE_TIMEOUT_S = 5.0
 _KILL_TIMEOUT_S = 5.0
 
@@ -188,7 +189,7 @@ class WorkerGroup:
             "namespace": session.namespace,
             "max_restarts": 0,
             "max_task_retries": 0,
-            **session.platform.ray_resource_options(DEVICE_SHARE if session.platform.ray_resource_name() else 0),
+            **session.platform.ray_resource_options(self._device_share()),
         }
         env = dict(self._env)
         if self._num_threads != session.config.threads_per_worker:
@@ -198,6 +199,11 @@ class WorkerGroup:
         if len(session.nodes) > 1:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(seat.node.node_id, soft=False)
         return ray.remote(Host).options(**options).remote(self.name, rank, seat.node.ip)
+
+    def _device_share(self) -> float:
+        """Return the part of a device that Ray counts for one worker, 0 where it counts no devices."""
+        platform = self.session.platform
+        return 1 / groups_per_device(platform, GROUPS_PER_DEVICE) if platform.ray_resource_name() else 0
 
     def _build(self, spec: WorkerSpec) -> Handle:
         """Prepare all ranks at once, then build each with the port that rank 0 prepared; Ray passes it on."""

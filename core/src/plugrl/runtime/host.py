@@ -13,12 +13,15 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plugrl.errors import PlugRLError
 from plugrl.runtime.failure import Failure, RankInfo
 from plugrl.runtime.process import started_at
 from plugrl.runtime.worker import Worker, WorkerContext
+
+if TYPE_CHECKING:
+    from plugrl.platforms.base import PlatformBase
 
 STACKS_SIGNAL = signal.SIGUSR1
 """Makes a worker write the Python stacks of all its threads to its stderr."""
@@ -58,6 +61,7 @@ class Host:
         self._class: type[Worker] | None = None
         self._store: Any = None
         self._failure: Failure | None = None
+        self._platform: PlatformBase
 
     def report(self) -> RankInfo:
         """Say which process this is."""
@@ -80,13 +84,22 @@ class Host:
         self._class = _load_class(spec.worker)
         self._platform = _choose_platform(spec.platform)
         _limit_threads(context.num_threads)
-        self._platform.set_device(context.device_index)
+        self._take_device(context.device_index)
         if context.rank or context.world_size == 1 or not self._class.process_group:
             return 0
         from plugrl.runtime.rendezvous import open_store
 
         self._store, port = open_store(context.node_ip, context.collective_timeout_s)
         return port
+
+    def _take_device(self, index: int) -> None:
+        """Use the device at a logical index of this node, and name it in every later report of a failure."""
+        from plugrl.platforms.devices import check_mask_length
+
+        variable = self._platform.visible_devices_envvar()
+        check_mask_length(self._platform, os.environ.get(variable) if variable else None)
+        self._platform.set_device(index)
+        self._info = replace(self._info, device=self._platform.get_device_uuid(index))
 
     def build(self, port: int | Failure, spec: WorkerSpec, context: WorkerContext) -> None | Failure:
         """Build the worker, join the process group, call ``setup()``. ``port`` is what rank 0 prepared."""
@@ -127,7 +140,8 @@ class Host:
         try:
             args, kwargs = common
             own_args, own_kwargs = own or ((), {})
-            return getattr(self._worker, method)(*args, *own_args, **{**kwargs, **own_kwargs})
+            with self._platform.nvtx_range(f"{self._info.group}.{method}"):
+                return getattr(self._worker, method)(*args, *own_args, **{**kwargs, **own_kwargs})
         except BaseException as error:
             return Failure.capture(error, self._info, method)
 

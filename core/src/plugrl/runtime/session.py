@@ -7,11 +7,11 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.config.schema import ClusterConfig
 from plugrl.errors import PlugRLError, UserError
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from plugrl.runtime.group import WorkerGroup
     from plugrl.runtime.liveness import Watch
     from plugrl.runtime.nodes import NodeSlots
+
+T = TypeVar("T")
 
 SETUP_HOOK = "plugrl.plugins.bootstrap.setup"
 STORE_BYTES = 256 * 2**20
@@ -144,6 +146,29 @@ class RaySession:
     def open_groups(self) -> list[WorkerGroup]:
         """Return the groups that are not closed, in the order of their launch."""
         return list(self._groups.values())
+
+    def call_on_nodes(self, function: Callable[..., T], *args: Any) -> list[T]:
+        """Call ``function(node_ip, *args)`` once on every node, outside all groups, and return the results by node.
+
+        ``function`` is importable and returns what went wrong instead of raising. Raises PlugRLError when a node does
+        not answer within ``cluster.start_timeout_s``.
+        """
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        remote = ray.remote(function)
+        refs = [
+            remote.options(
+                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+            ).remote(node.ip, *args)
+            for node in self.nodes
+        ]
+        try:
+            return list(ray.get(refs, timeout=self.config.start_timeout_s))
+        except ray.exceptions.GetTimeoutError as error:
+            raise PlugRLError(
+                f"Not every node of the cluster answered within {self.config.start_timeout_s:g} s."
+            ) from error
 
     # ----------------------------------------------------------------- for worker groups
     def admit(self, group: WorkerGroup) -> int:

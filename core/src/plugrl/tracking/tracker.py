@@ -91,14 +91,20 @@ class Tracker:
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Raise for a logger that is unknown, starting with the key of the configuration."""
+    """Raise NotRegistered for an unknown logger and MissingDependency for one without its package, before any starts.
+
+    The text starts with the key of the configuration.
+    """
     for name in names:
-        try:
-            loggers.entry(name)
-        except NotRegistered as error:
-            raise type(error)(f"trainer.logger: {error}") from error
+        _find(name).check()
+
+
+def _find(name: str) -> type[Logger]:
+    try:
+        return loggers.get(name)
+    except NotRegistered as error:
+        raise type(error)(f"trainer.logger: {error}") from error
 
 
 def _create(name: str, info: RunInfo) -> Logger:
-    check_loggers([name])
-    return loggers.get(name)(info)
+    return _find(name)(info)

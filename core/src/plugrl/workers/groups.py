@@ -46,6 +46,10 @@ class TrainingGroup:
     def _shares(self, batch: Batch) -> list[torch.Tensor]:
         return balanced_split(row_lengths(batch), self.group.size)
 
+    def profile(self, on: bool) -> None:
+        """Start or stop the platform's profiler on all ranks."""
+        self.group.execute("profile", on).wait(self.timeout)
+
     def save(self, directory: Path, step: int) -> None:
         """Write weights and training state of all ranks into ``directory``."""
         directory.mkdir(parents=True, exist_ok=True)

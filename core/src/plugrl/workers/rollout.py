@@ -17,9 +17,10 @@ class RolloutWorker(Worker):
 
     process_group: ClassVar[bool] = False
 
-    def __init__(self, model: ModelConfig, rollout: RolloutConfig) -> None:
+    def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, shares_device: bool = False) -> None:
         self.model = model
         self.rollout = rollout
+        self.shares_device = shares_device
         self.backend: RolloutBackend
         self._receiver: WeightReceiver | None = None
 
@@ -32,7 +33,10 @@ class RolloutWorker(Worker):
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]
     ) -> list[Completion]:
         """Sample completions, see :meth:`plugrl.rollouts.base.RolloutBackend.generate`."""
-        return self.backend.generate(prompts, params, seeds) if prompts else []
+        completions = self.backend.generate(prompts, params, seeds) if prompts else []
+        if self.shares_device:
+            self.platform.empty_cache()
+        return completions
 
     def receive_weights(self, route: WeightRoute, version: int) -> None:
         """Replace the weights by those that the actor streams."""

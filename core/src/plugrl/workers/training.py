@@ -22,6 +22,8 @@ class EngineSpec:
 
     engine_type: ``language_model`` or ``value_model``. section: the configuration of the component, which holds the
     engine's own section. optim: None makes a forward-only engine. total_steps: length of the schedule in trainer steps.
+    allocator_settings: see ``cluster.allocator_settings``. shares_device: whether another component works on the same
+    device, so that cached memory is given back after use.
     """
 
     engine_type: Literal["language_model", "value_model"]
@@ -30,6 +32,8 @@ class EngineSpec:
     optim: OptimConfig | None
     total_steps: int
     seed: int
+    allocator_settings: str | None = None
+    shares_device: bool = False
 
 
 class TrainingWorker(Worker):
@@ -42,6 +46,8 @@ class TrainingWorker(Worker):
 
     def setup(self) -> None:
         """Build the engine. Collective."""
+        if self.spec.allocator_settings is not None:
+            self.platform.set_allocator_settings(self.spec.allocator_settings)
         torch.manual_seed(self.spec.seed)
         self.platform.manual_seed_all(self.spec.seed)
         self.engine = build_engine(self.spec)
@@ -65,7 +71,18 @@ class TrainingWorker(Worker):
                 last = position == len(mini_batches) - 1
                 result = self.engine.train_batch(batch, loss_function, options, update_lr_scheduler=last)
                 metrics.append(result.metrics)
+        # Work may still be queued on the device; without waiting, the next phase would be charged for it.
+        self.platform.synchronize()
+        if self.spec.shares_device:
+            self.platform.empty_cache()
         return metrics
+
+    def profile(self, on: bool) -> None:
+        """Start or stop the platform's profiler in this process."""
+        if on:
+            self.platform.profiler_start()
+        else:
+            self.platform.profiler_stop()
 
     def send_weights(self, route: WeightRoute, version: int) -> int:
         """Stream all weights to the rollout workers; returns how many tensors this rank sent. Collective."""

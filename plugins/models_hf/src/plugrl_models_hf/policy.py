@@ -14,7 +14,7 @@ from plugrl_models_hf.base import HFPolicy, prepare
 from plugrl_models_hf.config import resolve_config
 from plugrl_models_hf.layout import TextLayout
 from plugrl_models_hf.loading import load_model, random_model
-from plugrl_models_hf.statistics import logits_statistics, token_statistics
+from plugrl_models_hf.statistics import Statistics, logits_statistics, token_statistics
 from plugrl_models_hf.tokenizer import HFTextProcessor, build_processor
 
 
@@ -39,8 +39,10 @@ class CausalLMPolicy(HFPolicy):
         temperature: float = 1.0,
         compute_entropy: bool = False,
         compute_values: bool = False,
+        compute_sum_pi_squared: bool = False,
     ) -> dict[str, torch.Tensor]:
-        """Return ``logprobs`` and, when asked, ``entropy``: fp32 [B, T], zero where ``response_mask`` is.
+        """Return ``logprobs`` and, when asked, ``entropy`` and ``sum_pi_squared``: fp32 [B, T], zero where
+        ``response_mask`` is.
 
         ``forward_inputs`` holds input_ids and attention_mask [B, P+T] and response_mask [B, T]. Log-probabilities
         are those of the distribution at ``temperature`` (0 counts as 1). Raises UnsupportedCapability for values.
@@ -48,18 +50,21 @@ class CausalLMPolicy(HFPolicy):
         if compute_values:
             raise UnsupportedCapability("causal_lm has no value head: use the model type causal_lm_value for a critic.")
         layout = TextLayout.trim(forward_inputs)
-        statistics = self._statistics if self._plain_head else self._statistics_by_logits
-        log_probs, entropy = statistics(layout, temperature=temperature, compute_entropy=compute_entropy)
-        outputs = {"logprobs": layout.spread(log_probs)}
-        if entropy is not None:
-            outputs["entropy"] = layout.spread(entropy)
-        return outputs
+        compute = self._statistics if self._plain_head else self._statistics_by_logits
+        found = compute(
+            layout,
+            temperature=temperature,
+            compute_entropy=compute_entropy,
+            compute_sum_pi_squared=compute_sum_pi_squared,
+        )
+        outputs = {"logprobs": found.log_probs, "entropy": found.entropy, "sum_pi_squared": found.sum_pi_squared}
+        return {name: layout.spread(values) for name, values in outputs.items() if values is not None}
 
     def sft_forward(self, forward_inputs: Mapping[str, Any], **kwargs: Any) -> dict[str, torch.Tensor]:
         """Return the same as :meth:`default_forward` at temperature 1, for supervised training."""
         return self.default_forward(forward_inputs, **{**kwargs, "temperature": 1.0})
 
-    def _statistics(self, layout: TextLayout, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _statistics(self, layout: TextLayout, **options: Any) -> Statistics:
         """Run the backbone, then the head on the hidden states that predict valid response tokens."""
         states = self.model.base_model(**layout.model_inputs()).last_hidden_state
         head = self.model.get_output_embeddings()
@@ -67,7 +72,7 @@ class CausalLMPolicy(HFPolicy):
             head, layout.predictors(states), layout.tokens(), vocab_size=head.weight.shape[0], **options
         )
 
-    def _statistics_by_logits(self, layout: TextLayout, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _statistics_by_logits(self, layout: TextLayout, **options: Any) -> Statistics:
         """Take the model's own logits of the response columns: for heads that do more than one matrix product."""
         logits = self.model(**layout.model_inputs(), logits_to_keep=layout.num_response + 1).logits
         return logits_statistics(layout.predictors(logits), layout.tokens(), **options)

@@ -35,6 +35,10 @@ class ClusterConfig(Section):
     threads_per_worker: int = Field(1, ge=1)
     """Threads that torch may use in each worker."""
 
+    allocator_settings: str | None = None
+    """Settings of the device's memory allocator in training workers, such as `expandable_segments:True`; null leaves
+    the allocator as it is. A platform whose allocator has no settings ignores them."""
+
     start_timeout_s: float = Field(120.0, gt=0)
     """Seconds that a worker group has to start."""
 

@@ -48,6 +48,9 @@ class TrainerConfig(Section):
     critic_warmup: int = Field(0, ge=0)
     """First steps in which only the critic is trained."""
 
+    profile_steps: tuple[int, ...] = ()
+    """Steps that the platform's profiler records in the actor's workers; empty profiles none."""
+
     seed: int = 42
     """Seed of sampling and data order."""
 

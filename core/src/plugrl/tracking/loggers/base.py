@@ -37,6 +37,11 @@ class Logger(ABC):
     def __init__(self, info: RunInfo) -> None:
         self.info = info
 
+    @classmethod
+    def check(cls) -> None:
+        """Raise MissingDependency when its package is not installed; called before the run writes anything."""
+        return None
+
     def start_phase(self, phase: str, total_steps: int | None, first_step: int) -> None:
         """Be told that a phase (`sft`, `rl`) of so many steps begins after ``first_step``."""
         return None

@@ -10,6 +10,11 @@ from plugrl.tracking.loggers.base import Logger, Row, RunInfo, named, require
 class SwanlabLogger(Logger):
     """Logs to a SwanLab experiment."""
 
+    @classmethod
+    def check(cls) -> None:
+        """Import the package. Raises MissingDependency when it is not installed."""
+        require("swanlab", "swanlab")
+
     def __init__(self, info: RunInfo) -> None:
         super().__init__(info)
         self._swanlab = require("swanlab", "swanlab")

@@ -10,9 +10,14 @@ from plugrl.tracking.loggers.base import Logger, Row, RunInfo, named, require
 class TensorboardLogger(Logger):
     """Writes scalars, and samples as text. A resumed run hides what an interrupted one wrote after the checkpoint."""
 
+    @classmethod
+    def check(cls) -> None:
+        """Import the package. Raises MissingDependency when it is not installed."""
+        require("tensorboard", "tensorboard")
+
     def __init__(self, info: RunInfo) -> None:
         super().__init__(info)
-        require("tensorboard", "tensorboard")
+        self.check()
         module = require("torch.utils.tensorboard", "tensorboard", install="torch tensorboard")
         purge = None if info.resume_step is None else info.resume_step + 1
         self._writer = module.SummaryWriter(log_dir=str(info.directory / "tensorboard"), purge_step=purge)

@@ -10,6 +10,11 @@ from plugrl.tracking.loggers.base import Logger, RunInfo, named, require
 class TrackioLogger(Logger):
     """Logs to a Trackio run."""
 
+    @classmethod
+    def check(cls) -> None:
+        """Import the package. Raises MissingDependency when it is not installed."""
+        require("trackio", "trackio")
+
     def __init__(self, info: RunInfo) -> None:
         super().__init__(info)
         self._trackio = require("trackio", "trackio")

@@ -11,6 +11,11 @@ from plugrl.tracking.loggers.base import Logger, Row, RunInfo, named, require
 class WandbLogger(Logger):
     """Logs to one W&B run for each run directory, so that a resumed run goes on in the same one."""
 
+    @classmethod
+    def check(cls) -> None:
+        """Import the package. Raises MissingDependency when it is not installed."""
+        require("wandb", "wandb")
+
     def __init__(self, info: RunInfo) -> None:
         super().__init__(info)
         self._wandb = require("wandb", "wandb")

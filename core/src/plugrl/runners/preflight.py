@@ -1,0 +1,92 @@
+"""What is checked before anything is written or started, so that a mistake costs seconds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from plugrl.algorithms import check_options
+from plugrl.algorithms.registry import ADVANTAGE_KEYWORDS, AGGREGATION_KEYWORDS, LOSS_KEYWORDS
+from plugrl.checkpoints.shared import check_probe, place_probe, remove_probe
+from plugrl.config.schema import RunConfig
+from plugrl.errors import CheckpointError, ConfigError, UserError
+from plugrl.platforms import get_platform
+from plugrl.plugins import hooks
+from plugrl.runners.components import Component, check_sharing, placement
+from plugrl.runtime import RaySession
+from plugrl.tracking.tracker import check_loggers
+
+logger = logging.getLogger(__name__)
+
+Task = Literal["train", "sft", "eval"]
+
+
+def preflight(config: RunConfig, task: Task, needed: tuple[Component, ...]) -> None:
+    """Check options, loggers, the plugins' own opinions and devices.
+
+    Raises:
+        ConfigError: an option that estimator or loss do not have, a device that is not there, or what a plugin refuses.
+        MissingDependency: a logger's package is not installed.
+    """
+    if task == "train":
+        _check_algorithms(config)
+    if task != "eval":
+        check_loggers(config.trainer.logger)
+    for diagnostic in hooks.diagnose(config):
+        logger.warning("%s", diagnostic.message)
+    _check_devices(config, needed)
+
+
+def _check_algorithms(config: RunConfig) -> None:
+    algorithm, policy_loss = config.algorithm, config.actor.policy_loss
+    given = ADVANTAGE_KEYWORDS | {"old_log_probs", "sum_pi_squared", "reward_components"}
+    _check_options("advantage", algorithm.adv_estimator, algorithm.options, given, "algorithm.options")
+    given = LOSS_KEYWORDS | AGGREGATION_KEYWORDS
+    _check_options("loss", policy_loss.loss_mode, policy_loss.options, given, "actor.policy_loss.options")
+
+
+def _check_options(
+    kind: Literal["advantage", "loss"], name: str, options: Mapping[str, Any], given: frozenset[str], key: str
+) -> None:
+    for option in options:
+        if option in given:
+            raise ConfigError(f"{key}.{option}: is given by the run itself and cannot be an option.")
+    try:
+        check_options(kind, name, options)
+    except UserError as error:
+        raise type(error)(f"{key}: {error}") from error
+
+
+def _check_devices(config: RunConfig, needed: tuple[Component, ...]) -> None:
+    """Check the placement against this machine; a cluster that is joined is known only after joining."""
+    platform = get_platform(config.platform, allow_unavailable=config.cluster.ray_address is not None)
+    if config.cluster.ray_address is None:
+        check_sharing(placement(config, needed, platform.device_count()), platform)
+
+
+def check_shared_folder(session: RaySession, folder: Path) -> None:
+    """Check that every node sees ``folder`` as the driver does (rule CK-4); does nothing on a single node.
+
+    Raises:
+        CheckpointError: a node does not, so that its part of a checkpoint would be lost.
+    """
+    if len(session.nodes) < 2:
+        return
+    probe = place_probe(folder)
+    try:
+        problems = session.call_on_nodes(_probe_problem, str(probe))
+    finally:
+        remove_probe(probe)
+    found = [problem for problem in problems if problem is not None]
+    if found:
+        raise CheckpointError("\n".join(found))
+
+
+def _probe_problem(node: str, probe: str) -> str | None:
+    try:
+        check_probe(probe, node)
+    except CheckpointError as error:
+        return str(error)
+    return None
