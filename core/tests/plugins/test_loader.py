@@ -211,7 +211,7 @@ def test_a_look_up_tells_what_failed_and_would_provide_it(bench):
     for kind, key, words in (
         ("reward", "wanted", ("acme-conflict 1.0", "plugin API 0", "doctor conflict")),
         ("model", "openvla", ("acme-openvla 1.0", "no_such_sdk", "doctor openvla")),
-        ("model", "something", ("may provide it", "acme-openvla 1.0")),
+        ("model", "something", ("may provide it", "acme-openvla 1.0", "Disabled by plugins.deny", "acme-denied 1.0")),
         ("env", "denied", ("acme-denied 1.0", "disabled by plugins.deny")),
     ):
         with pytest.raises(NotRegistered) as caught:

@@ -199,7 +199,8 @@ def failures_for(kind: str, key: Hashable) -> list[str]:
     """Return one sentence per plugin that is not active and provides ``key`` of a registry, or may provide it.
 
     A manifest that was read tells for sure. One that could not be imported is matched by the plugin's name; when no
-    name matches, every such plugin is listed, because it might be the one.
+    name matches, every such plugin is listed, because it might be the one. Disabled ones share a sentence for each list
+    that keeps them out.
     """
     if _current is None:
         return ["Plugins are not loaded in this process: call plugrl.plugins.load_plugins() first."]
@@ -211,7 +212,14 @@ def failures_for(kind: str, key: Hashable) -> list[str]:
     named = [record for record in unread if _is_named_after(record, key)]
     if named:
         return [f"A plugin of that name is installed: {record.sentence()}" for record in named]
-    return [f"A plugin that may provide it: {record.sentence()}" for record in unread if record.state == "failed"]
+    failed = [f"A plugin that may provide it: {record.sentence()}" for record in unread if record.state == "failed"]
+    disabled: dict[str, list[str]] = {}
+    for record in unread:
+        if record.state == "disabled":
+            disabled.setdefault(record.reason, []).append(record.title)
+    return failed + [
+        f"Disabled by {reason}, and perhaps what provides it: {one_of(titles)}." for reason, titles in disabled.items()
+    ]
 
 
 def _declares(manifest: Plugin, kind: str, key: Hashable) -> bool:
