@@ -58,7 +58,7 @@ def run_train(config: RunConfig) -> None:
     if config.sft.before_rl and inputs.resume_from is None:
         PromptData(config, inputs.processor, supervised=True)
     if inputs.resume_from is None:
-        set_aside(inputs.run_dir.path)
+        set_aside(inputs.run_dir.path, config.trainer.resume)
     with opened(config, inputs, phase="rl") as (session, tracker):
         plan = planned(config, data, session.device_count)
         if config.sft.before_rl:
@@ -79,7 +79,7 @@ def run_sft(config: RunConfig) -> None:
     began = time.perf_counter()
     inputs = check_inputs(config, "sft", ("actor",))
     PromptData(config, inputs.processor, supervised=True)
-    set_aside(inputs.run_dir.path)
+    set_aside(inputs.run_dir.path, config.trainer.resume)
     with opened(config, inputs, phase="sft") as (session, tracker):
         run = _sft(config, inputs, session, tracker, inputs.store)
     finish(config, inputs, run.validations, began)
@@ -177,12 +177,15 @@ def weights_of(checkpoint: str) -> Path:
     return found / WEIGHTS
 
 
-def set_aside(run_dir: Path) -> None:
+def set_aside(run_dir: Path, resume: str) -> None:
     """Rename the folder of an earlier run, so that a new one never mixes with it and nothing is lost.
 
-    A folder that holds only a finished supervised phase is kept: it is what the run goes on from.
+    With ``resume`` "auto" a folder without a checkpoint is kept: a finished supervised phase in it need not be repeated.
     """
-    if not any(run_dir.glob("checkpoints/[0-9]*")):
+    earlier = [*run_dir.glob("checkpoints/[0-9]*")]
+    if resume == "disable":
+        earlier += [*run_dir.glob("metrics.jsonl"), *run_dir.glob("sft/[0-9]*")]
+    if not earlier:
         return
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     target = run_dir.with_name(f"{run_dir.name}.{stamp}")

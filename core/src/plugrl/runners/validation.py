@@ -65,13 +65,15 @@ class Validation:
 def sampling_params(config: RunConfig, processor: TextProcessor, *, greedy: bool = False) -> SamplingParams:
     """Return how training samples are drawn; ``greedy`` gives the one most likely response."""
     rollout = config.rollout
+    endless = rollout.ignore_eos and not greedy
     return SamplingParams(
         n=1 if greedy else rollout.n,
         max_new_tokens=config.data.max_response_length,
         temperature=0.0 if greedy else rollout.temperature,
         top_k=-1 if greedy else rollout.top_k,
         top_p=1.0 if greedy else rollout.top_p,
-        stop_token_ids=processor.eos_token_ids,
+        stop_token_ids=() if endless else processor.eos_token_ids,
+        ignore_eos=endless,
     )
 
 
