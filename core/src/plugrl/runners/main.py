@@ -180,7 +180,7 @@ def weights_of(checkpoint: str) -> Path:
 def set_aside(run_dir: Path, resume: str) -> None:
     """Rename the folder of an earlier run, so that a new one never mixes with it and nothing is lost.
 
-    With ``resume`` "auto" a folder without a checkpoint is kept: a finished supervised phase in it need not be repeated.
+    With ``resume`` "auto" a folder without a checkpoint is kept: its supervised phase, if finished, is not repeated.
     """
     earlier = [*run_dir.glob("checkpoints/[0-9]*")]
     if resume == "disable":
