@@ -286,6 +286,12 @@ def test_layers_are_those_of_the_rule(docs: Any) -> None:
     assert [row[1].partition(":")[0].split(", ") for row in rows] == expected
 
 
+def test_every_rule_of_the_repository_is_listed(docs: Any) -> None:
+    named = set(docs["CONTRIBUTING.md"].code_spans)
+    rules = {str(path.relative_to(docs.root)) for path in (docs.root / "tests/rules").glob("test_*.py")}
+    assert rules <= named, f"not in CONTRIBUTING.md: {rules - named}"
+
+
 # --------------------------------------------------------------------- form
 def test_pages_have_one_title_and_short_lines(docs: Any) -> None:
     wrong = []
