@@ -124,6 +124,12 @@ def test_harmed_file_is_named_and_auto_takes_the_one_before(
     assert "model.safetensors" in caplog.text
 
 
+def test_a_named_folder_without_a_whole_checkpoint_is_refused(store: CheckpointStore) -> None:
+    remove(save(store, 1) / "pretrained_model" / "model.safetensors")
+    with pytest.raises(CheckpointError, match="no checkpoint in .* is whole"):
+        store.resolve(str(store.root))
+
+
 @pytest.mark.parametrize("content", [None, "{", '{"step": 2}', '{"format_version": 99, "step": 2, "files": {}}'])
 def test_without_a_readable_manifest_a_step_is_incomplete(
     store: CheckpointStore, content: str | None, caplog: pytest.LogCaptureFixture

@@ -16,6 +16,7 @@ from plugrl.errors import ConfigError
     [
         ("a.b=c", ("a", "b"), "c"),
         ("--a.b=c", ("a", "b"), "c"),
+        ("--actor.clip-ratio=0.3", ("actor", "clip_ratio"), 0.3),
         ("+a.b=1e-5", ("a", "b"), 1e-5),
         ("++a=true", ("a",), True),
         ("a.b=[1,2]", ("a", "b"), [1, 2]),

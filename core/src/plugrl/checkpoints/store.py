@@ -161,7 +161,10 @@ class CheckpointStore:
             )
         path = path.resolve()
         if not (path / MANIFEST_NAME).exists() and _step_folders(path):
-            return CheckpointStore(path)._newest()
+            newest = CheckpointStore(path)._newest()
+            if newest is None:
+                raise CheckpointError(f"trainer.resume: no checkpoint in {path} is whole.")
+            return newest
         verify(path)
         return path
 

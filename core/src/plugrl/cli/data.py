@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from plugrl.data import PromptRecord
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Prepare data sets.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown", help="Prepare data sets.")
 
 
 @app.command()

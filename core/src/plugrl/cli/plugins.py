@@ -8,7 +8,7 @@ from plugrl.cli import console, plugins_list
 from plugrl.plugins.ledger import Ledger, PluginRecord
 from plugrl.plugins.loader import load_plugins
 
-app = typer.Typer(help="Show, diagnose and check plugins.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="Show, diagnose and check plugins.", no_args_is_help=True)
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
 

@@ -17,7 +17,7 @@ def parse_override(text: str) -> tuple[KeyPath, Any]:
     match = _KEY.match(key.strip())
     if not equals or not match:
         raise ConfigError(f"{text!r} is not an override; write key=value, for example actor.optim.lr=1e-5")
-    path = tuple(part.replace("-", "_") if part.isidentifier() else part for part in match[1].split("."))
+    path = tuple(part.replace("-", "_") if part.replace("-", "_").isidentifier() else part for part in match[1].split("."))
     try:
         return path, parse_value(value)
     except ConfigError as error:
