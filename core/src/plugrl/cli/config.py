@@ -13,7 +13,12 @@ TaskOption = Annotated[
     Literal["train", "sft", "eval"], typer.Option("--task", help="The command that the configuration is for.")
 ]
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown", help="Show, explain and check configurations.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Show, explain and check configurations.",
+)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

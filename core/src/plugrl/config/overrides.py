@@ -17,8 +17,14 @@ def parse_override(text: str) -> tuple[KeyPath, Any]:
     match = _KEY.match(key.strip())
     if not equals or not match:
         raise ConfigError(f"{text!r} is not an override; write key=value, for example actor.optim.lr=1e-5")
-    path = tuple(part.replace("-", "_") if part.replace("-", "_").isidentifier() else part for part in match[1].split("."))
+    path = tuple(_as_key(part) for part in match[1].split("."))
     try:
         return path, parse_value(value)
     except ConfigError as error:
         raise ConfigError(f"{match[1]}: {error}; put a text with special signs in quotes") from error
+
+
+def _as_key(part: str) -> str:
+    """Read `clip-ratio` as `clip_ratio`; a part that is no name (`actor,ref`) stays as it is."""
+    name = part.replace("-", "_")
+    return name if name.isidentifier() else part

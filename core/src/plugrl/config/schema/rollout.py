@@ -49,6 +49,9 @@ class RolloutConfig(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample among the most likely tokens that hold this probability."""
 
+    ignore_eos: bool = False
+    """Go on after an end token: every training response gets `data.max_response_length` tokens. For measuring speed."""
+
     max_batch_size: int | None = Field(None, ge=1)
     """Responses that one worker generates at once; null is all."""
 
