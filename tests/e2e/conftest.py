@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Cli:
     """Runs ``plugrl`` in a folder of its own, with the reward importable in driver and workers."""
 
     folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def write(self, name: str, **sections: dict[str, Any]) -> Path:
         """Write a configuration: the tiny one with sections replaced key by key."""
@@ -67,10 +68,12 @@ class Cli:
         """Start a command without waiting for it."""
         (self.folder / "plugrl_e2e_reward.py").write_text(REWARD)
         environment = {**os.environ, "PYTHONPATH": str(self.folder)}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "plugrl", *arguments],
             cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
+        self.started.append(process)
+        return process
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
@@ -90,7 +93,12 @@ class Cli:
 @pytest.fixture(scope="session")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     """The command line in a temporary folder."""
-    yield Cli(tmp_path_factory.mktemp("runs"))
+    line = Cli(tmp_path_factory.mktemp("runs"))
+    yield line
+    for process in line.started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=DEADLINE_S)
 
 
 @pytest.fixture(scope="session")
