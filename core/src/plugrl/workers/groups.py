@@ -15,6 +15,7 @@ from plugrl.runtime.group import WorkerGroup
 from plugrl.runtime.handle import wait_all
 from plugrl.runtime.weights import WeightRoute, weight_route
 from plugrl.workers.dispatch import balanced_split, merge_rows, reduce_metrics, row_lengths, take
+from plugrl.workers.transport import PackedCompletions
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one rank."""
@@ -88,10 +89,10 @@ class RolloutGroup:
             (([prompts[i] for i in share], params, [seeds[i] for i in share]), {})
             for share in (share.tolist() for share in shares)
         ]
-        answers = self.group.execute("generate", per_rank=per_rank).wait(self.timeout)
+        answers: list[PackedCompletions] = self.group.execute("generate", per_rank=per_rank).wait(self.timeout)
         completions: list[list[Completion]] = [[] for _ in prompts]
         for share, answer in zip(shares, answers, strict=True):
-            for completion in answer:
+            for completion in answer.unpack():
                 prompt = int(share[completion.prompt_index])
                 completions[prompt].append(replace(completion, prompt_index=prompt))
         return [completion for group in completions for completion in group]

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from plugrl.config.schema import ModelConfig, RolloutConfig
-from plugrl.rollouts.base import Completion, RolloutBackend, SamplingParams
+from plugrl.rollouts.base import RolloutBackend, SamplingParams
 from plugrl.rollouts.registry import get_rollout
 from plugrl.runtime.weights import WeightReceiver, WeightRoute
 from plugrl.runtime.worker import Worker
+from plugrl.workers.transport import PackedCompletions
 
 
 class RolloutWorker(Worker):
@@ -31,12 +32,12 @@ class RolloutWorker(Worker):
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]
-    ) -> list[Completion]:
+    ) -> PackedCompletions:
         """Sample completions, see :meth:`plugrl.rollouts.base.RolloutBackend.generate`."""
         completions = self.backend.generate(prompts, params, seeds) if prompts else []
         if self.shares_device:
             self.platform.empty_cache()
-        return completions
+        return PackedCompletions.pack(completions)
 
     def receive_weights(self, route: WeightRoute, version: int) -> None:
         """Replace the weights by those that the actor streams."""
