@@ -39,6 +39,10 @@ class CausalLMConfig(ModelConfig):
     attn_implementation: str = "sdpa"
     """Attention code of transformers: sdpa, eager, ...."""
 
+    use_remove_padding: bool = True
+    """Train on the tokens that count alone, and on a prompt that several responses share only once, where the model's
+    attention allows it."""
+
     chat_template: str | None = None
     """A Jinja chat template, or a file that holds one; null: the tokenizer's own."""
 

@@ -57,10 +57,13 @@ class TextLayout:
         )
 
     def model_inputs(self) -> dict[str, Any]:
-        """Return the keyword arguments of a Hugging Face forward, without those that its defaults already mean."""
-        inputs: dict[str, Any] = {"input_ids": self.input_ids, "use_cache": False}
-        if self.attention_mask is not None:
-            inputs |= {"attention_mask": self.attention_mask, "position_ids": self.position_ids}
+        """Return the keyword arguments of a Hugging Face forward, without those that its defaults already mean.
+
+        The last column predicts nothing, so it is left out.
+        """
+        inputs: dict[str, Any] = {"input_ids": self.input_ids[:, :-1], "use_cache": False}
+        if self.attention_mask is not None and self.position_ids is not None:
+            inputs |= {"attention_mask": self.attention_mask[:, :-1], "position_ids": self.position_ids[:, :-1]}
         return inputs
 
     @property
@@ -75,8 +78,8 @@ class TextLayout:
         return found if found.numel() else found.new_zeros(1)
 
     def predictors(self, states: torch.Tensor) -> torch.Tensor:
-        """Pick from ``states`` [B, S, ...] those that predict the valid response tokens: [N, ...]."""
-        window = states[:, -self.num_response - 1 : -1]
+        """Pick from ``states`` [B, S - 1, ...] those that predict the valid response tokens: [N, ...]."""
+        window = states[:, -self.num_response :]
         return window.reshape(-1, *window.shape[2:]).index_select(0, self.picked)
 
     def tokens(self) -> torch.Tensor:

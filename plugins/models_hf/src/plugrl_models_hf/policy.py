@@ -14,6 +14,7 @@ from plugrl_models_hf.base import HFPolicy, prepare
 from plugrl_models_hf.config import resolve_config
 from plugrl_models_hf.layout import TextLayout
 from plugrl_models_hf.loading import load_model, random_model
+from plugrl_models_hf.packing import enable_packing, packed
 from plugrl_models_hf.statistics import Statistics, logits_statistics, token_statistics
 from plugrl_models_hf.tokenizer import HFTextProcessor, build_processor
 
@@ -24,9 +25,12 @@ class CausalLMPolicy(HFPolicy):
     Logits are computed for valid response tokens only, in chunks when there are many.
     """
 
-    def __init__(self, model: PreTrainedModel, processor: HFTextProcessor | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, processor: HFTextProcessor | None = None, *, remove_padding: bool = True
+    ) -> None:
         super().__init__(model, processor)
         self._plain_head = has_plain_head(model)
+        self._packs = remove_padding and self._plain_head and enable_packing(model, self._states)
 
     def capabilities(self) -> frozenset[str]:
         """Log-probabilities, entropies, supervised loss; a rollout backend can generate with it."""
@@ -66,15 +70,20 @@ class CausalLMPolicy(HFPolicy):
 
     def _statistics(self, layout: TextLayout, **options: Any) -> Statistics:
         """Run the backbone, then the head on the hidden states that predict valid response tokens."""
-        states = self.model.base_model(**layout.model_inputs()).last_hidden_state
+        layout = packed(layout) if self._packs else layout
+        states = self._states(layout.model_inputs())
         head = self.model.get_output_embeddings()
         return token_statistics(
             head, layout.predictors(states), layout.tokens(), vocab_size=head.weight.shape[0], **options
         )
 
+    def _states(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Return the backbone's last hidden states."""
+        return self.model.base_model(**inputs).last_hidden_state
+
     def _statistics_by_logits(self, layout: TextLayout, **options: Any) -> Statistics:
         """Take the model's own logits of the response columns: for heads that do more than one matrix product."""
-        logits = self.model(**layout.model_inputs(), logits_to_keep=layout.num_response + 1).logits
+        logits = self.model(**layout.model_inputs(), logits_to_keep=layout.num_response).logits
         return logits_statistics(layout.predictors(logits), layout.tokens(), **options)
 
 
@@ -121,4 +130,4 @@ def build_causal_lm(cfg: Any, torch_dtype: torch.dtype | None = None) -> CausalL
     else:
         model, _ = load_model(AutoModelForCausalLM, config, dtype)
     prepare(model, gradient_checkpointing=config.enable_gradient_checkpointing)
-    return CausalLMPolicy(model, processor)
+    return CausalLMPolicy(model, processor, remove_padding=config.use_remove_padding)

@@ -17,7 +17,8 @@ from plugrl_models_hf.base import HFPolicy, prepare
 from plugrl_models_hf.config import resolve_config
 from plugrl_models_hf.layout import TextLayout
 from plugrl_models_hf.loading import load_model, random_model
-from plugrl_models_hf.tokenizer import build_processor
+from plugrl_models_hf.packing import enable_packing, packed
+from plugrl_models_hf.tokenizer import HFTextProcessor, build_processor
 
 # Dropout would make the value of a state depend on the draw, not on the state.
 _HEAD = {"num_labels": 1, "classifier_dropout": 0.0}
@@ -26,6 +27,12 @@ _HEAD_MODULES = ("score", "classifier")
 
 class CausalLMValue(HFPolicy):
     """Values of the states before each response token."""
+
+    def __init__(
+        self, model: PreTrainedModel, processor: HFTextProcessor | None = None, *, remove_padding: bool = True
+    ) -> None:
+        super().__init__(model, processor)
+        self._packs = remove_padding and enable_packing(model, self._states)
 
     def capabilities(self) -> frozenset[str]:
         """Values only."""
@@ -44,8 +51,23 @@ class CausalLMValue(HFPolicy):
         Options of other forwards (temperature, entropy) do not matter here and are accepted.
         """
         layout = TextLayout.trim(forward_inputs)
-        scores = self.model(**layout.model_inputs()).logits.squeeze(-1)
+        layout = packed(layout) if self._packs else layout
+        scores = self._scores(layout.model_inputs()).squeeze(-1)
         return {"values": layout.spread(layout.predictors(scores).float())}
+
+    def _scores(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Return the head's outputs [rows, columns, 1]."""
+        return self.model(**inputs).logits
+
+    def _states(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Return the states that the backbone hands to the head, which may still be zero."""
+        states: list[torch.Tensor] = []
+        handle = self.model.base_model.register_forward_hook(lambda _, __, output: states.append(output[0]))
+        try:
+            self._scores(inputs)
+        finally:
+            handle.remove()
+        return states[0]
 
 
 def build_causal_lm_value(cfg: Any, torch_dtype: torch.dtype | None = None) -> CausalLMValue:
@@ -70,7 +92,7 @@ def build_causal_lm_value(cfg: Any, torch_dtype: torch.dtype | None = None) -> C
         raise
     zero_head(model, missing)
     prepare(model, gradient_checkpointing=config.enable_gradient_checkpointing)
-    return CausalLMValue(model, processor)
+    return CausalLMValue(model, processor, remove_padding=config.use_remove_padding)
 
 
 def zero_head(model: PreTrainedModel, names: set[str]) -> None:
