@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from plugrl.errors import UserError
 from plugrl.rewards.exact_match import reward as exact_match
 from plugrl.rewards.manager import RewardManager
 
@@ -48,6 +49,34 @@ def test_lengths_must_agree():
 def test_wrong_configuration_is_an_error_at_once(kind, message):
     with pytest.raises(ValueError, match=message):
         RewardManager(kind)
+
+
+def failing(text, truth, extra):
+    raise KeyError("answer")
+
+
+@pytest.mark.parametrize(
+    "raw", [float("nan"), float("inf"), "0.5", None, [1], {}, {"score": None}, {"score": 1.0, "acc": "yes"}]
+)
+def test_a_result_that_would_spoil_the_training_is_refused(raw, monkeypatch):
+    manager = RewardManager(settings(name=None, function=f"{__name__}:failing"))
+    monkeypatch.setattr(manager, "_function", lambda *_: raw)
+    with pytest.raises(UserError, match="expected a finite number"):
+        manager.score_batch(["a"], ["a"])
+
+
+def test_a_failing_function_is_named_with_the_row_it_failed_on():
+    manager = RewardManager(settings(name=None, function=f"{__name__}:failing"))
+    with pytest.raises(UserError, match=r"failing' failed on the response 'b+\.\.\. with .* '7': KeyError: 'answer'$"):
+        manager.score_batch(["b" * 999], ["7"])
+
+
+def test_numbers_of_other_libraries_become_plain(monkeypatch):
+    numpy = pytest.importorskip("numpy")
+    manager = RewardManager(settings(name=None, function=f"{__name__}:failing"))
+    monkeypatch.setattr(manager, "_function", lambda *_: {"score": numpy.float32(0.5), "digits": numpy.int64(3)})
+    (result,) = manager.score_batch(["a"], ["a"])
+    assert result.score == 0.5 and type(result.info["digits"]) is int
 
 
 def test_warns_once_when_nothing_parses_in_the_first_batches(caplog):

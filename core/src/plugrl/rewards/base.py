@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -21,12 +22,28 @@ class RewardResult:
 
     @staticmethod
     def of(raw: float | Mapping[str, Any], reward: str) -> RewardResult:
-        """Read what the function named ``reward`` returned. Raises UserError when there is no numeric score in it."""
-        info = dict(raw) if isinstance(raw, Mapping) else {}
-        score = info.pop("score", None) if isinstance(raw, Mapping) else raw
-        try:
-            return RewardResult(float(score), info)
-        except (TypeError, ValueError):
+        """Read what the function named ``reward`` returned; 0-d arrays and tensors become plain numbers.
+
+        Raises UserError unless there is a finite score in it, and a number as ``acc`` if there is one.
+        """
+        info = {key: _plain(value) for key, value in raw.items()} if isinstance(raw, Mapping) else {}
+        score = info.pop("score", None) if isinstance(raw, Mapping) else _plain(raw)
+        # One score that is not finite would make every advantage of its group, and with it the gradient, NaN.
+        if not (_is_finite(score) and _is_finite(info.get("acc", 0.0))):
             raise UserError(
-                f"Reward {reward!r} returned {raw!r}; expected a number or a mapping with a numeric 'score'."
-            ) from None
+                f"Reward {reward!r} returned {raw!r}; expected a finite number, or a mapping with one as 'score' and, "
+                "if it is there, one as 'acc'."
+            )
+        return RewardResult(float(score), info)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return not isinstance(value, str | bytes) and math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """Return the number in a 0-d array or tensor, anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value

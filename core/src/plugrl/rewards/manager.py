@@ -75,8 +75,22 @@ class RewardManager:
         return results
 
     def _score(self, text: str, ground_truth: Any, extra_info: Mapping[str, Any] | None) -> RewardResult:
-        result = RewardResult.of(self._function(text, ground_truth, extra_info or {}), self.name)
+        try:
+            raw = self._function(text, ground_truth, extra_info or {})
+        except UserError:
+            raise
+        except Exception as error:  # the border to the user's code
+            raise UserError(
+                f"Reward {self.name!r} failed on the response {_short(text)} with the ground truth "
+                f"{_short(ground_truth)}: {type(error).__name__}: {error}"
+            ) from error
+        result = RewardResult.of(raw, self.name)
         return result if "acc" in result.info else RewardResult(result.score, {**result.info, "acc": result.score})
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 class _UnparsedWatch:
