@@ -154,3 +154,30 @@ def test_comparisons_put_what_changed_first_and_keep_what_got_worse() -> None:
     assert len(found) == 6
     assert [item.prompt for item in found[:5]] == ["p0", "p1", "p2", "p3", "p4"]
     assert found[5].prompt == "p9"
+
+
+@pytest.mark.parametrize("name", ["config", "plugins", "versions", "samples"])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{", b"null", b'{"plugins": 3, "packages": [1], "command": 1}'])
+def test_a_damaged_file_costs_its_own_part_of_the_report(run: RunDirectory, name: str, content: bytes) -> None:
+    getattr(run, name).write_bytes(content)
+    assert "90.0%" in write_report(run).read_text()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 1, "critic/rewards/mean": 1e999, "perf/throughput": NaN}',
+        '{"step": 1, "critic/rewards/mean": 1' + "0" * 400 + "}",
+        '{"step": 1, "timing_s/step": "slow", "time": [1], "phase": "rl"}',
+        '{"step": 1, "time": -1e99}',
+        '{"step": 1, "prompt": {"a": 1}, "response": null, "reward": "1"}',
+        '{"step": null, "response": "x"}',
+        '{"step": true, "phase": ["rl"], "response": "x"}',
+        '{"critic/rewards/mean": 1}',
+        '["step"]',
+    ],
+)
+def test_a_damaged_line_is_left_out(run: RunDirectory, line: str) -> None:
+    for path in (run.metrics, run.samples):
+        path.write_text(line + "\n" + path.read_text() + line + "\n" + line[:-4])
+    assert "90.0%" in write_report(run).read_text()

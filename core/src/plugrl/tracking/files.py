@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+_LARGEST = 1e100
+"""Bound of the numbers that are read: a Python integer may be beyond every float, and charts take differences."""
+
 
 def write_atomic(path: Path, text: str) -> None:
     """Replace the file's content by ``text`` in one step."""
@@ -27,7 +30,11 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file of JSON lines; nothing if there is no file. A line cut off by a crash is left out."""
+    """Yield the rows of a file of JSON lines; nothing if there is no file.
+
+    What no logger writes is left out: lines cut off by a crash or without a whole number as their step, and numbers
+    too large to compute with.
+    """
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -36,8 +43,17 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            if isinstance(row, dict):
-                yield row
+            if isinstance(row, dict) and _has_place(row):
+                yield {key: value for key, value in row.items() if not isinstance(value, int | float) or _sane(value)}
+
+
+def _has_place(row: dict[str, Any]) -> bool:
+    step = row.get("step")
+    return isinstance(step, int) and _sane(step) and isinstance(row.get("phase", ""), str)
+
+
+def _sane(value: int | float) -> bool:
+    return abs(value) < _LARGEST  # Neither infinity nor NaN is.
 
 
 def truncate_after(path: Path, step: int, phase: str) -> int:
@@ -46,7 +62,7 @@ def truncate_after(path: Path, step: int, phase: str) -> int:
     Rows of phases that were over before stay. A run that resumes at ``step`` writes the dropped rows again.
     """
     rows = list(read_lines(path))
-    late = (i for i, row in enumerate(rows) if row.get("phase", "rl") == phase and int(row.get("step", 0)) > step)
+    late = (i for i, row in enumerate(rows) if row.get("phase", "rl") == phase and row["step"] > step)
     end = next(late, len(rows))
     if path.exists():
         write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows[:end]))

@@ -21,6 +21,9 @@ from plugrl.tracking.series import make_panels
 from plugrl.tracking.summary import Tile, TimeShare, tiles, time_shares
 from plugrl.tracking.svg import chart, format_value, legend
 
+_END_OF_TIME = 4e9
+"""Seconds since 1970 that are taken for a date."""
+
 
 def write_report(run_dir: str | os.PathLike[str] | RunDirectory) -> Path:
     """Write `report.html` from the files of a run directory and return its path.
@@ -31,7 +34,7 @@ def write_report(run_dir: str | os.PathLike[str] | RunDirectory) -> Path:
     rows = list(run.read_metrics())
     if not rows:
         raise DataError(f"{run.path} is no folder of a run with metrics: {run.metrics.name} is missing or empty.")
-    config_text = run.config.read_text(encoding="utf-8") if run.config.exists() else ""
+    config_text = run.config.read_text(encoding="utf-8", errors="replace") if run.config.exists() else ""
     sections = [
         _tiles(tiles(rows)),
         _charts(rows),
@@ -56,9 +59,11 @@ def _template(name: str) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
+    """Return what is in the file, nothing if it is missing or damaged: the rest of the page is worth having."""
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
-    loaded = json.loads(path.read_text(encoding="utf-8"))
     return loaded if isinstance(loaded, dict) else {}
 
 
@@ -73,7 +78,7 @@ def _title(config_text: str, run: RunDirectory) -> str:
 
 
 def _subtitle(rows: Sequence[dict[str, Any]], run: RunDirectory) -> str:
-    times = [float(row["time"]) for row in rows if "time" in row]
+    times = [float(row["time"]) for row in rows if 0 < row.get("time", 0) < _END_OF_TIME]
     when = datetime.fromtimestamp(min(times)).strftime("%Y-%m-%d %H:%M") if times else ""
     return " \u00b7 ".join(part for part in (when, str(run.path)) if part)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -10,7 +10,7 @@ from typing import Any
 def plugin_table(ledger: Mapping[str, Any]) -> str:
     """Return the plugin ledger as a table: name, version, state with its reason, what it provides."""
     rows: list[str] = []
-    for record in ledger.get("plugins", ()):
+    for record in _mappings(ledger.get("plugins")):
         state = str(record.get("state", ""))
         reason = escape(str(record.get("reason") or ""))
         kind = "good" if state == "active" else "none" if state == "disabled" else "bad"
@@ -18,9 +18,9 @@ def plugin_table(ledger: Mapping[str, Any]) -> str:
             f"<tr><td>{escape(str(record.get('distribution') or record.get('name', '')))}</td>"
             f"<td>{escape(str(record.get('version') or ''))}</td>"
             f'<td><span class="{kind}">{escape(state)}</span>{": " + reason if reason else ""}</td>'
-            f"<td>{escape(_provides(record.get('provides') or {}))}</td></tr>"
+            f"<td>{escape(_provides(_mapping(record.get('provides'))))}</td></tr>"
         )
-    for record in ledger.get("extensions", ()):
+    for record in _mappings(ledger.get("extensions")):
         rows.append(
             f"<tr><td>{escape(str(record.get('module', '')))}</td><td></td>"
             f"<td>{escape(str(record.get('state', '')))}</td><td>extension module</td></tr>"
@@ -31,15 +31,28 @@ def plugin_table(ledger: Mapping[str, Any]) -> str:
     return f'<h2>Plugins</h2><div class="card scroll"><table>{head}{"".join(rows)}</table></div>'
 
 
-def _provides(provided: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"{kind}: {', '.join(keys)}" for kind, keys in provided.items())
+def _provides(provided: Mapping[str, Any]) -> str:
+    return "; ".join(f"{kind}: {', '.join(_texts(keys))}" for kind, keys in provided.items())
+
+
+# A report is also made of what a killed run or a person's editor left behind.
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def version_list(versions: Mapping[str, Any]) -> str:
     """Return the versions of Python, PlugRL and the packages below it."""
     pairs: dict[str, Any] = {"Python": versions.get("python"), "CPUs": versions.get("cpus")}
-    pairs |= versions.get("plugrl", {})
-    pairs |= versions.get("packages", {})
+    pairs |= _mapping(versions.get("plugrl"))
+    pairs |= _mapping(versions.get("packages"))
     items = [
         f"<div><span>{escape(str(name))}</span>{escape(str(value))}</div>"
         for name, value in pairs.items()
@@ -47,7 +60,7 @@ def version_list(versions: Mapping[str, Any]) -> str:
     ]
     if not versions or not items:
         return ""
-    system, command = versions.get("system"), versions.get("command")
+    system, command = versions.get("system"), _texts(versions.get("command"))
     lines = [str(system)] if system else []
     lines += ["$ " + " ".join(command)] if command else []
     note = f"<pre>{escape(chr(10).join(lines))}</pre>" if lines else ""
