@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plugrl.tracking.redact import REDACTED, is_secret, redact
+from plugrl.tracking.redact import REDACTED, is_secret, redact, redact_argument
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,21 @@ def test_values_are_replaced_at_any_depth() -> None:
 )
 def test_secrets_within_texts(text: str, kept: str) -> None:
     assert redact(text) == kept
+
+
+@pytest.mark.parametrize(
+    ("argument", "kept"),
+    [
+        ("reward.reward_kwargs.api_key=abc def", "reward.reward_kwargs.api_key=(redacted)"),
+        ("--reward.reward_kwargs.api_key=abc", "--reward.reward_kwargs.api_key=(redacted)"),
+        (
+            "reward.reward_kwargs={api_key: 'a b', url: https://x/y, n: 3}",
+            "reward.reward_kwargs={api_key: (redacted), url: https://x/y, n: 3}",
+        ),
+        ('reward.reward_kwargs={"token":"abc"}', 'reward.reward_kwargs={"token":(redacted)}'),
+        ("actor.ppo_max_token_len_per_gpu=4", "actor.ppo_max_token_len_per_gpu=4"),
+        ("model.path=https://me:pw@host/x", "model.path=https://me:(redacted)@host/x"),
+    ],
+)
+def test_secrets_on_the_command_line(argument: str, kept: str) -> None:
+    assert redact_argument(argument) == kept

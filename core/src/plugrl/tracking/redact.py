@@ -22,6 +22,7 @@ _SECRET_VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16})\b"
 )
 _URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]+):([^/\s@]+)(?=@)")
+_ASSIGNMENT = re.compile(r"([\w.\-]+)([\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,{}\[\]]+)")
 
 
 def is_secret(key: str) -> bool:
@@ -38,6 +39,17 @@ def redact(value: Any) -> Any:
     if isinstance(value, str):
         return _URL_PASSWORD.sub(rf"\1:{REDACTED}", _SECRET_VALUE.sub(REDACTED, value))
     return value
+
+
+def redact_argument(argument: str) -> str:
+    """Return an argument of the command line, such as `reward.reward_kwargs.api_key=...`, without its secrets."""
+    key, assigned, _ = argument.partition("=")
+    if assigned and is_secret(key):
+        return f"{key}={REDACTED}"
+    hidden = _ASSIGNMENT.sub(
+        lambda found: f"{found[1]}{found[2]}{REDACTED}" if is_secret(found[1]) else found[0], argument
+    )
+    return str(redact(hidden))
 
 
 def _hides(key: Any, item: Any) -> bool:

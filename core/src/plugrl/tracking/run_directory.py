@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from plugrl.config.show import dump_yaml
 from plugrl.tracking.files import read_lines, truncate_after, write_atomic
-from plugrl.tracking.redact import redact
+from plugrl.tracking.redact import redact, redact_argument
 
 _PACKAGES = (
     "torch", "ray", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic", "pluggy", "PyYAML",
@@ -97,8 +97,9 @@ class RunDirectory:
                 path.replace(path.with_suffix(".previous.jsonl"))
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of metrics.jsonl."""
-        return read_lines(self.metrics)
+        """Yield the rows of metrics.jsonl: `phase` and numbers by name."""
+        for row in read_lines(self.metrics):
+            yield {key: value for key, value in row.items() if key == "phase" or isinstance(value, int | float)}
 
     def read_samples(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of samples.jsonl."""
@@ -117,7 +118,7 @@ def versions() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpus": os.cpu_count(),
-        "command": redact([os.path.basename(sys.argv[0] or "python"), *sys.argv[1:]]),
+        "command": [os.path.basename(sys.argv[0] or "python"), *map(redact_argument, sys.argv[1:])],
         "plugrl": dict(sorted(own.items())),
         "packages": {name: version for name, version in found.items() if version},
     }
