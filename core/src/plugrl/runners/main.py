@@ -14,6 +14,7 @@ from typing import Literal
 from plugrl.checkpoints import CheckpointStore
 from plugrl.config.schema import RunConfig
 from plugrl.data.run_plan import RunPlan
+from plugrl.errors import ConfigError
 from plugrl.models import get_processor
 from plugrl.models.processor import TextProcessor
 from plugrl.platforms import get_platform
@@ -30,6 +31,7 @@ from plugrl.runners.summary import print_summary
 from plugrl.runners.validation import Validation, validate
 from plugrl.runtime import RaySession
 from plugrl.tracking import RunDirectory, Tracker, write_curves, write_report
+from plugrl.tracking.lock import FolderLock
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,12 @@ class Inputs:
 
 def run_train(config: RunConfig) -> None:
     """Train by reinforcement learning, after supervised training if the configuration asks for it; print the result."""
-    began = time.perf_counter()
+    with FolderLock(RunDirectory(config.trainer.default_local_dir).path) as lock:
+        _train(config, lock)
+
+
+def _train(config: RunConfig, lock: FolderLock) -> None:
+    began = time.time()
     inputs = check_inputs(config, "train", rl_components(config))
     data = PromptData(config, inputs.processor)
     if config.cluster.ray_address is None:
@@ -59,6 +66,7 @@ def run_train(config: RunConfig) -> None:
         PromptData(config, inputs.processor, supervised=True)
     if inputs.resume_from is None:
         set_aside(inputs.run_dir.path, config.trainer.resume)
+        lock.renew()
     with opened(config, inputs, phase="rl") as (session, tracker):
         plan = planned(config, data, session.device_count)
         if config.sft.before_rl:
@@ -76,24 +84,28 @@ def run_train(config: RunConfig) -> None:
 
 def run_sft(config: RunConfig) -> None:
     """Train on reference responses and print the result."""
-    began = time.perf_counter()
-    inputs = check_inputs(config, "sft", ("actor",))
-    PromptData(config, inputs.processor, supervised=True)
-    set_aside(inputs.run_dir.path, config.trainer.resume)
-    with opened(config, inputs, phase="sft") as (session, tracker):
-        run = _sft(config, inputs, session, tracker, inputs.store)
-    finish(config, inputs, run.validations, began)
+    began = time.time()
+    with FolderLock(RunDirectory(config.trainer.default_local_dir).path) as lock:
+        inputs = check_inputs(config, "sft", ("actor",))
+        PromptData(config, inputs.processor, supervised=True)
+        set_aside(inputs.run_dir.path, config.trainer.resume)
+        lock.renew()
+        with opened(config, inputs, phase="sft") as (session, tracker):
+            run = _sft(config, inputs, session, tracker, inputs.store)
+        finish(config, inputs, run.validations, began)
 
 
 def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
     """Measure ``checkpoint`` (or ``model.path``) on the held-out prompts and print the result."""
-    began = time.perf_counter()
+    began = time.time()
     if checkpoint is not None:
         config = with_model(config, weights_of(checkpoint))
     preflight(config, "eval", ("rollout",))
     processor = get_processor(config.model)
     reward = RewardManager(config.reward)
     data = PromptData(config, processor)
+    if not data.val.records:
+        raise ConfigError(f"data.source: {config.data.source} gives no held-out prompts to measure on.")
     with RaySession(config.cluster, load_plugins(), platform=config.platform) as session:
         components = launch(session, config, ("rollout",), total_steps=1)
         assert components.rollout is not None
@@ -101,7 +113,7 @@ def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
         components.close()
     for name, value in sorted(validation.metrics.items()):
         print(f"{name}: {value:.4f}")
-    print_summary([validation], seconds=time.perf_counter() - began, steps=0, tokens=0, report=None)
+    print_summary([validation], seconds=time.time() - began, steps=0, tokens=0, report=None)
 
 
 def check_inputs(config: RunConfig, task: Literal["train", "sft"], needed: tuple[Component, ...]) -> Inputs:
@@ -194,14 +206,14 @@ def set_aside(run_dir: Path, resume: str) -> None:
 
 
 def finish(config: RunConfig, inputs: Inputs, validations: list[Validation], began: float) -> None:
-    """Write the report and print the table."""
+    """Write the report and print the table; its figures are of the steps since ``began``, in seconds since 1970."""
     write_curves(inputs.run_dir)
     report = write_report(inputs.run_dir)
-    rows = list(inputs.run_dir.read_metrics())
+    rows = [row for row in inputs.run_dir.read_metrics() if row.get("time", 0) >= began]
     tokens = sum(row.get("perf/total_num_tokens") or 0 for row in rows)
     print_summary(
         validations,
-        seconds=time.perf_counter() - began,
+        seconds=time.time() - began,
         steps=sum(1 for row in rows if row.get("step")),
         tokens=tokens,
         report=report,
