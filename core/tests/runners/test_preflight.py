@@ -62,6 +62,26 @@ def test_what_does_not_fit_is_named_by_its_key(sections: dict[str, dict[str, Any
         preflight(config(**sections), "train", BOTH)
 
 
+@pytest.mark.parametrize(
+    ("task", "component", "sections"),
+    [
+        ("train", "ref", {"data": {"train_batch_size": 1}}),
+        ("train", "critic", {"critic": {"ppo_mini_batch_size": 1}}),
+        ("train", "actor", {"sft": {"before_rl": True, "train_batch_size": 2}}),
+        ("sft", "actor", {"sft": {"train_batch_size": 2}}),
+    ],
+)
+def test_every_rank_gets_a_row(
+    task: Any, component: str, sections: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLUGRL_CPU_DEVICES", "4")
+    sections = {**sections, "rollout": {"n": 2}, "cluster": {"component_placement": {component: "0-2"}}}
+    with pytest.raises(
+        ConfigError, match=rf"^cluster\.component_placement: 3 ranks of {component} cannot share 2 rows"
+    ):
+        preflight(config(**sections), task, ("actor", "rollout", component))  # type: ignore[arg-type]
+
+
 def test_a_logger_without_its_package_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingDependency, match=r"^trainer\.logger: .*pip install wandb"):

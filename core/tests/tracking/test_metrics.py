@@ -65,6 +65,12 @@ def test_data_metrics():
     assert data_metrics(**small_batch()) == pytest.approx(EXPECTED)
 
 
+def test_only_rows_that_reached_the_limit_count_as_clipped():
+    got = data_metrics(**{**small_batch(), "prompt_width": 8, "response_width": 4})
+    assert got["response_length/clip_ratio"] == got["prompt_length/clip_ratio"] == 0
+    assert data_metrics(**small_batch(), response_width=3) == pytest.approx(EXPECTED)
+
+
 def test_a_batch_of_aborted_rows_gives_zeros():
     batch = {**small_batch(), "response_mask": torch.zeros(2, 3)}
     got = data_metrics(**batch)

@@ -66,9 +66,9 @@ class Experience:
         return {name: self.tensors[name] for name in names if name in self.tensors}
 
     def reward_components(self) -> dict[str, Tensor]:
-        """Return the numbers that the reward gave beside the score, by name, [B] each."""
-        names = [name for name, value in self.results[0].info.items() if isinstance(value, int | float)]
-        return {name: torch.tensor([float(result.info[name]) for result in self.results]) for name in names}
+        """Return the numbers that the reward gave beside the score for every response, by name, [B] each."""
+        shared = [name for name in self.results[0].info if all(_is_number(result, name) for result in self.results)]
+        return {name: torch.tensor([float(result.info[name]) for result in self.results]) for name in shared}
 
     def sample_rows(self, count: int) -> list[dict[str, Any]]:
         """Return the first responses of the first ``count`` prompts, as rows for the tracker."""
@@ -89,6 +89,10 @@ class Experience:
             "reward": result.score,
             **{name: value for name, value in result.info.items() if isinstance(value, int | float | str)},
         }
+
+
+def _is_number(result: RewardResult, name: str) -> bool:
+    return isinstance(result.info.get(name), int | float)
 
 
 def collect(

@@ -15,6 +15,9 @@ def train_ppo(run: RlRun) -> None:
             experience = run.sample(step)
         with step.timed("reward"):
             run.score(experience)
+        if run.needs_baselines:
+            with step.timed("gen_max"):
+                run.add_greedy_baselines(step, experience)
         if run.needs_old_log_probs:
             with step.timed("old_log_prob"):
                 run.add_old_log_probs(step, experience)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +36,7 @@ def preflight(config: RunConfig, task: Task, needed: tuple[Component, ...]) -> N
         check_loggers(config.trainer.logger)
     for diagnostic in hooks.diagnose(config):
         logger.warning("%s", diagnostic.message)
-    _check_devices(config, needed)
+    _check_devices(config, task, needed)
 
 
 def _check_algorithms(config: RunConfig) -> None:
@@ -59,11 +59,30 @@ def _check_options(
         raise type(error)(f"{key}: {error}") from error
 
 
-def _check_devices(config: RunConfig, needed: tuple[Component, ...]) -> None:
+def _check_devices(config: RunConfig, task: Task, needed: tuple[Component, ...]) -> None:
     """Check the placement against this machine; a cluster that is joined is known only after joining."""
     platform = get_platform(config.platform, allow_unavailable=config.cluster.ray_address is not None)
     if config.cluster.ray_address is None:
-        check_sharing(placement(config, needed, platform.device_count()), platform)
+        devices = placement(config, needed, platform.device_count())
+        check_sharing(devices, platform)
+        _check_rows(config, task, devices)
+
+
+def _check_rows(config: RunConfig, task: Task, devices: Mapping[str, Sequence[int]]) -> None:
+    """Check that each rank gets a row of every batch; the arithmetic of the run does so for the actor's."""
+    samples = config.rollout.n
+    rows = {
+        "ref": ("data.train_batch_size x rollout.n", config.data.train_batch_size * samples),
+        "critic": ("critic.ppo_mini_batch_size x rollout.n", config.critic.ppo_mini_batch_size * samples),
+    }
+    if task == "sft" or config.sft.before_rl:
+        rows["actor"] = ("sft.train_batch_size", config.sft.train_batch_size)
+    for name, (key, count) in rows.items():
+        ranks = len(devices.get(name, ()))
+        if ranks > count:
+            raise ConfigError(
+                f"cluster.component_placement: {ranks} ranks of {name} cannot share {count} rows ({key})."
+            )
 
 
 def check_shared_folder(session: RaySession, folder: Path) -> None:

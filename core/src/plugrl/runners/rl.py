@@ -202,7 +202,7 @@ class RlRun:
         count = self.config.data.train_batch_size // self.config.critic.ppo_mini_batch_size
         metrics = self.components.critic.train(
             _mini_batches(batch, count) * self.config.critic.ppo_epochs,
-            ValueObjective(config=self.config.critic),
+            ValueObjective(config=self.config.critic, max_response_length=self.config.data.max_response_length),
             self._critic_options(),
         )
         step.record({name if "/" in name else f"critic/{name}": value for name, value in metrics.items()})
@@ -224,11 +224,11 @@ class RlRun:
             step.record({"training/informative_groups": len(rows) / len(experience)})
             batch = take(batch, rows)
         ranks = self.actor.group.size
-        if num_rows(batch) < ranks:
-            return  # Nothing to learn from in this step: with all advantages 0 only the optimizer's momentum would act.
         count = min(self.config.data.train_batch_size // actor.ppo_mini_batch_size, num_rows(batch) // ranks)
-        mini_batches = _mini_batches(batch, count) * actor.ppo_epochs
-        metrics = self.actor.train(mini_batches, PolicyObjective(config=actor), options)
+        # With all advantages 0 only the optimizer's momentum would act: then there is no optimizer step.
+        mini_batches = _mini_batches(batch, count) * actor.ppo_epochs if count else []
+        objective = PolicyObjective(config=actor, max_response_length=self.config.data.max_response_length)
+        metrics = self.actor.train(mini_batches, objective, options)
         step.record({name if "/" in name else f"actor/{name}": value for name, value in metrics.items()})
 
     def sync_weights(self, step: Step) -> None:
@@ -290,7 +290,8 @@ class RlRun:
                 returns=tensors["returns"],
                 response_mask=experience.response_mask,
                 prompt_lengths=experience.prompt_lengths,
-                prompt_width=tensors["attention_mask"].shape[1] - experience.response_mask.shape[1],
+                prompt_width=self.config.data.max_prompt_length,
+                response_width=self.config.data.max_response_length,
                 values=tensors.get("values"),
             )
         )

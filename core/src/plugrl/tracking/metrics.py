@@ -41,6 +41,7 @@ def data_metrics(
     response_mask: Tensor,
     prompt_lengths: Tensor,
     prompt_width: int,
+    response_width: int | None = None,
     response_lengths: Tensor | None = None,
     values: Tensor | None = None,
     num_turns: Tensor | Sequence[int] | None = None,
@@ -54,7 +55,8 @@ def data_metrics(
         returns: [B, T].
         response_mask: [B, T], valid tokens.
         prompt_lengths: [B], tokens.
-        prompt_width: padded width of the prompts.
+        prompt_width: tokens that a prompt may have at most; ``clip_ratio`` is the share of those that have so many.
+        response_width: tokens that a response may have at most; by default the padded width T.
         response_lengths: [B], tokens including observations; by default the valid ones.
         values: [B, T] of the critic, where there is one.
         num_turns: [B], turns of a conversation with tools.
@@ -74,7 +76,7 @@ def data_metrics(
         result |= _statistics(f"critic/{name}", tokens[valid])
     if values is not None:
         result |= critic_metrics(values, returns, valid)
-    width = valid.shape[-1]
+    width = valid.shape[-1] if response_width is None else response_width
     result |= _length_statistics("response_length", lengths, width)
     result |= _length_statistics("response_length_non_aborted", lengths[finished], width)
     result["response/aborted_ratio"] = _mean((~finished).float())

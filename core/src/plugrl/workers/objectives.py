@@ -27,9 +27,13 @@ class PolicyObjective:
 
     Batch keys: ``response_mask``, ``advantages``, all [B, T]; ``old_log_probs`` [B, T] may be absent when the whole
     batch is one optimizer step: the policy is then its own old policy. ``ref_log_probs`` [B, T] with a KL loss.
+
+    max_response_length: the divisor of ``seq-mean-token-sum-norm`` unless the configuration gives one. Not the padded
+    width: that follows the longest response, and a norm must not change from batch to batch.
     """
 
     config: ActorConfig
+    max_response_length: int
 
     def __call__(
         self, output: Mapping[str, Tensor], batch: Batch, context: LossContext
@@ -55,16 +59,20 @@ class PolicyObjective:
             dp_size=context.dp_size,
             batch_num_tokens=context.batch_num_tokens,
             global_batch_size=context.global_batch_size,
-            loss_scale_factor=config.loss_scale_factor or float(mask.shape[1]),
+            loss_scale_factor=config.loss_scale_factor or float(self.max_response_length),
         )
         return loss, weigh(metrics, mask)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueObjective:
-    """Clipped value loss of the critic. Batch keys: ``response_mask``, ``values``, ``returns``, all [B, T]."""
+    """Clipped value loss of the critic. Batch keys: ``response_mask``, ``values``, ``returns``, all [B, T].
+
+    max_response_length: see :class:`PolicyObjective`.
+    """
 
     config: CriticConfig
+    max_response_length: int
 
     def __call__(
         self, output: Mapping[str, Tensor], batch: Batch, context: LossContext
@@ -81,7 +89,7 @@ class ValueObjective:
             dp_size=context.dp_size,
             batch_num_tokens=context.batch_num_tokens,
             global_batch_size=context.global_batch_size,
-            loss_scale_factor=float(mask.shape[1]),
+            loss_scale_factor=float(self.max_response_length),
         )
         return loss, {**weigh(metrics, mask), "critic/vf_loss": Metric(loss.item(), "sum")}
 

@@ -63,8 +63,11 @@ class TrainingWorker(Worker):
     ) -> list[dict[str, Metric]]:
         """Do one optimizer step for each mini-batch and advance the schedule once; returns metrics of each. Collective.
 
-        ``mini_batches`` holds this rank's rows of each mini-batch.
+        ``mini_batches`` holds this rank's rows of each mini-batch. Without any the schedule alone advances: it counts
+        trainer steps, also those in which there was nothing to learn.
         """
+        if not mini_batches:
+            return [{"lr": Metric(self.engine.lr_scheduler_step())}]
         metrics = []
         with self.engine.train_mode():
             for position, batch in enumerate(mini_batches):

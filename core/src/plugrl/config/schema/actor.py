@@ -85,7 +85,7 @@ class ActorConfig(Section):
     """How the losses of tokens become one number."""
 
     loss_scale_factor: float | None = Field(None, gt=0)
-    """Divisor of `seq-mean-token-sum-norm`; null takes the padded width."""
+    """Divisor of `seq-mean-token-sum-norm`; null takes `data.max_response_length`."""
 
     policy_loss: PolicyLossConfig = PolicyLossConfig()
     """Which policy loss is used."""
