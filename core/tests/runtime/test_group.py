@@ -42,13 +42,17 @@ def test_a_call_may_go_to_some_ranks(echo):
 
 
 def test_environment_threads_and_device_of_a_worker(echo):
-    names = ("PLUGRL_TEST", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "PLUGRL_FINGERPRINT", "RANK", "WORLD_SIZE")
+    names = (
+        "PLUGRL_TEST", "OMP_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_", "GLOO_SOCKET_IFNAME", "PLUGRL_FINGERPRINT", "RANK",
+        "WORLD_SIZE",
+    )  # fmt: skip
     rows = echo.execute("environment", *names).wait(WAIT)
     assert [row["device"] for row in rows] == [0, 3]
     for row in rows:
         assert row["threads"] == 1
         assert row["env"]["PLUGRL_TEST"] == "yes"
         assert row["env"]["OMP_NUM_THREADS"] == "1"
+        assert int(row["env"]["MALLOC_TRIM_THRESHOLD_"]) > 2**20
         assert row["env"]["PLUGRL_FINGERPRINT"]
         assert row["env"]["RANK"] is None and row["env"]["WORLD_SIZE"] is None
 

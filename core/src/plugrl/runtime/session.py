@@ -34,6 +34,12 @@ T = TypeVar("T")
 SETUP_HOOK = "plugrl.plugins.bootstrap.setup"
 STORE_BYTES = 256 * 2**20
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# By default glibc hands a step's activations back to the kernel and faults them in again in the next one, page by page.
+_ALLOCATOR_VARIABLES = {
+    "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20),
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TOP_PAD_": str(64 * 2**20),
+}
 
 
 class RaySession:
@@ -103,7 +109,7 @@ class RaySession:
             return
         self._started = False
         atexit.unregister(self.shutdown)
-        with _ctrl_c_held_back():
+        with _signals_held_back():
             try:
                 for group in self.open_groups():
                     group.close(graceful=graceful)
@@ -243,6 +249,7 @@ class RaySession:
         env = {name: os.environ[name] for name in self.platform.forward_env_vars() if name in os.environ}
         env.update(dict.fromkeys(self.platform.ray_noset_envvars(), "1"))
         env.update(self.thread_variables(self.config.threads_per_worker))
+        env.update({name: os.environ.get(name, value) for name, value in _ALLOCATOR_VARIABLES.items()})
         interface = loopback_interface()
         if self.is_local and interface:
             env["GLOO_SOCKET_IFNAME"] = interface
@@ -252,13 +259,17 @@ class RaySession:
 
 
 @contextmanager
-def _ctrl_c_held_back() -> Iterator[None]:
+def _signals_held_back() -> Iterator[None]:
     """Let nobody interrupt the clean-up, which takes seconds; signals can only be set in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: Any = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before: dict[int, Any] = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
