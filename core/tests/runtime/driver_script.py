@@ -70,5 +70,16 @@ def main(pid, devices):
 
 if __name__ == "__main__":
     import os
+    import signal
 
-    main(os.getpid(), [0, 1] if "interrupt" in sys.argv else [0])
+    class Terminated(BaseException):
+        """What the driver's handler raises."""
+
+    def terminate(*_):
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        main(os.getpid(), [0, 1] if "interrupt" in sys.argv else [0])
+    except Terminated:
+        sys.exit(77)

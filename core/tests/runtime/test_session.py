@@ -45,7 +45,7 @@ def start_driver(*arguments):
 @pytest.fixture(scope="module")
 def drivers():
     """The drivers of this module, started together: each costs seconds that they can share."""
-    started = {name: start_driver(name) for name in ("interrupt", "kill", "raise")}
+    started = {name: start_driver(name) for name in ("interrupt", "kill", "raise", "terminate")}
     yield {name: process for name, (process, _) in started.items()}
     for process, folder in started.values():
         if process.poll() is None:
@@ -77,6 +77,17 @@ def test_ctrl_c_leaves_no_process_and_nothing_listened_beyond_loopback(drivers):
     _, errors = process.communicate(timeout=30)
     assert process.returncode not in (0, None)
     assert "KeyboardInterrupt" in errors
+    assert left_after(state["pids"], 5) == []
+    assert not Path(state["run_directory"]).exists()
+
+
+def test_the_drivers_own_answer_to_sigterm_stays_in_force(drivers):
+    process = drivers["terminate"]
+    state = state_of(process)
+    process.terminate()
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 77, errors
+    assert "SIGTERM received" not in errors  # said by Ray's crash handler, which aborts the process 3 s later
     assert left_after(state["pids"], 5) == []
     assert not Path(state["run_directory"]).exists()
 

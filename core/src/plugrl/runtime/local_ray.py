@@ -10,6 +10,8 @@ import contextlib
 import inspect
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -43,7 +45,7 @@ def start_local(
     with _environment(_ENVIRONMENT):
         import ray
 
-        with _lean_head(dashboard):
+        with _lean_head(dashboard), _termination_kept():
             ray.init(
                 address="local",
                 num_cpus=max(4, os.cpu_count() or 1),
@@ -67,14 +69,28 @@ def join(address: str, *, runtime_env: Mapping[str, Any], namespace: str) -> Non
     """Connect to the Ray cluster at ``address``."""
     import ray
 
-    ray.init(
-        address=address,
-        namespace=namespace,
-        runtime_env=dict(runtime_env),
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    with _termination_kept():
+        ray.init(
+            address=address,
+            namespace=namespace,
+            runtime_env=dict(runtime_env),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     _redirect_notices()
+
+
+@contextlib.contextmanager
+def _termination_kept() -> Iterator[None]:
+    """Keep this process's answer to SIGTERM, which Ray replaces twice.
+
+    Its handler in Python ends the process without our clean-up. Below Python it lets a crash handler have the signal
+    first, which prints a stack and aborts the process three seconds later, in the middle of the clean-up.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before if callable(before) else signal.getsignal(signal.SIGTERM))
 
 
 def stop() -> None:

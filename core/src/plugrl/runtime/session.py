@@ -126,6 +126,10 @@ class RaySession:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown(graceful=kind is None)
+        stop = error.__cause__ if isinstance(error, SystemError) else None
+        if stop is not None and not isinstance(stop, Exception):
+            # A signal handler raised it while Ray waited, which lets through nothing but KeyboardInterrupt.
+            raise stop
 
     # ----------------------------------------------------------------- views
     @property
