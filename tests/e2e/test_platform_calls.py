@@ -17,6 +17,7 @@ WATCHED = (
     "set_device", "synchronize", "manual_seed_all", "set_allocator_settings", "empty_cache", "rollout_env_vars",
     "get_device_uuid", "nvtx_range", "profiler_start", "profiler_stop", "visible_devices_envvar", "preferred_dtype",
     "communication_backend_name", "apply_model_patches", "rng_state", "ray_noset_envvars", "forward_env_vars",
+    "worker_env_vars",
 )
 
 

@@ -135,6 +135,10 @@ class PlatformBase(ABC):
         """Names of variables that workers need as the driver has them."""
         return []
 
+    def worker_env_vars(self) -> dict[str, str]:
+        """Return the variables that worker processes start with, unless the driver's environment has its own values."""
+        return {}
+
     # ----------------------------------------------------------------- sharing between processes
     @abstractmethod
     def is_ipc_supported(self) -> bool:

@@ -34,12 +34,6 @@ T = TypeVar("T")
 SETUP_HOOK = "plugrl.plugins.bootstrap.setup"
 STORE_BYTES = 256 * 2**20
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# By default glibc hands a step's activations back to the kernel and faults them in again in the next one, page by page.
-_ALLOCATOR_VARIABLES = {
-    "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20),
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
-    "MALLOC_TOP_PAD_": str(64 * 2**20),
-}
 
 
 class RaySession:
@@ -253,7 +247,7 @@ class RaySession:
         env = {name: os.environ[name] for name in self.platform.forward_env_vars() if name in os.environ}
         env.update(dict.fromkeys(self.platform.ray_noset_envvars(), "1"))
         env.update(self.thread_variables(self.config.threads_per_worker))
-        env.update({name: os.environ.get(name, value) for name, value in _ALLOCATOR_VARIABLES.items()})
+        env.update({name: os.environ.get(name, value) for name, value in self.platform.worker_env_vars().items()})
         interface = loopback_interface()
         if self.is_local and interface:
             env["GLOO_SOCKET_IFNAME"] = interface
