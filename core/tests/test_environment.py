@@ -25,7 +25,8 @@ def test_strict(text, strict):
 
 
 @pytest.mark.parametrize(
-    "source", [{"PLUGRL_STRICT": "maybe"}, {"PLUGRL_CPU_DEVICES": "0"}, {"PLUGRL_CPU_DEVICES": "two"}]
+    "source",
+    [{"PLUGRL_STRICT": "maybe"}, *({"PLUGRL_CPU_DEVICES": text} for text in ("0", "-1", "two", "\u00b2", "9" * 5000))],
 )
 def test_a_wrong_value_names_the_variable(source):
     with pytest.raises(ConfigError, match=next(iter(source))):

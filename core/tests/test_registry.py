@@ -12,6 +12,7 @@ import pytest
 from plugrl.errors import DuplicateRegistration, MissingDependency, ModelNotFound, NotRegistered, PluginError
 from plugrl.provenance import Origin, registering
 from plugrl.registry import Registration, Registry, registries, staging
+from plugrl.targets import missing_in_source
 
 
 def one(text: str = "") -> str:
@@ -259,3 +260,34 @@ def test_every_kind_has_a_registry_and_its_built_ins_say_where_they_come_from():
         for row in registry.describe():
             if row["origin"]["plugin"] is None and row["origin"]["source"] == "built-in":
                 assert row["origin"]["file"].endswith(".py") and row["origin"]["line"] > 0
+
+
+def test_force_on_a_name_that_is_anothers_alias_says_that_it_does_not_help(registry):
+    registry.register("x", one, aliases=("y",))
+    with pytest.raises(DuplicateRegistration, match="name of x, which force does not take away") as caught:
+        registry.register("y", two, force=True)
+    assert "register with force" not in str(caught.value)
+
+
+def test_a_parent_package_that_raises_makes_a_need_missing(registry, module):
+    module("raising_parent", "raise RuntimeError('no licence')")
+    registry.register_target("x", "json:dumps", needs=("raising_parent.child",))
+    with pytest.raises(MissingDependency, match=r"raising_parent\.child"):
+        registry.get("x")
+    assert "no licence" in missing_in_source("raising_parent.child:f")
+
+
+@pytest.mark.parametrize("source", [b"def (:", b"x = '\xff'", b"\0"])
+def test_a_target_whose_source_cannot_be_parsed_is_missing(module, tmp_path, source):
+    (tmp_path / f"{module('unreadable_target', '')}.py").write_bytes(source)
+    assert "cannot be read" in missing_in_source("unreadable_target:f")
+
+
+def test_what_a_registry_module_registers_is_built_in_even_while_a_plugin_is_loading(registry):
+    """The first import of a registry module may be a plugin's: what is built in must not go when that plugin fails."""
+    code = compile("registry.register('built_in', one)", "registry.py", "exec")
+    with staging() as claims, registering(A):
+        exec(code, {"__name__": "plugrl.parts.registry", "registry": registry, "one": one})
+        registry.register("of_the_plugin", two)
+    assert registry.keys() == ("built_in",) and registry.entry("built_in").origin.owner == "plugrl"
+    assert [claim.key for _, claim in claims] == ["of_the_plugin"]

@@ -40,6 +40,7 @@ def child(installed: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             env={**clean, "PYTHONPATH": path, **variables},
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=DEADLINE_S,
         )
 

@@ -8,6 +8,7 @@ import pytest
 
 BROKEN = {
     "broken_import": ("failed", "import", "RuntimeError: broken on purpose"),
+    "claims_built_in": ("failed", "commit", "platform cpu is claimed by plugrl (registry.py"),
     "duplicate_b": ("failed", "commit", "plugrl-test-duplicate-a 0.1.0"),
     "fails_registering": ("failed", "stage", "gpu"),
     "incompatible_core": ("incompatible", "validate", ">=99"),
@@ -78,6 +79,12 @@ def test_a_failed_plugin_leaves_nothing_behind(first):
     assert {"length", "claimed_twice", "slow", "acme", "language_model/acme_fsdp/acme"} <= keys
 
 
+def test_a_failed_plugin_takes_nothing_built_in_with_it(first):
+    """Also when it was the first to import the module of a registry."""
+    (cpu,) = [row for row in first["registries"]["platform"] if row["key"] == "cpu"]
+    assert (cpu["origin"]["distribution"], cpu["origin"]["source"]) == ("plugrl", "built-in")
+
+
 def test_both_orders_of_discovery_give_the_same_result(both_orders):
     first, second = both_orders
     assert first["outcome"] == second["outcome"]
@@ -125,6 +132,16 @@ def test_doctor_as_json_tells_platform_variables_and_provenance(plugrl):
 def test_check_passes_a_good_plugin_and_exits_with_0(plugrl):
     done = plugrl("plugins", "check", "good_plugin", "--json", PLUGRL_PLUGINS="")
     assert done.returncode == 0 and all(row["ok"] for row in json.loads(done.stdout)), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("list", "--json"), ("explain", "platform", "--json"), ("check", "noisy", "--json")]
+)
+def test_only_the_answer_is_on_standard_output_whatever_a_plugin_prints(plugrl, arguments):
+    done = plugrl("plugins", *arguments, PLUGRL_PLUGINS="noisy", NOISY="1")
+    assert json.loads(done.stdout) and done.returncode == 0, done.stdout + done.stderr
+    if arguments[0] != "check":  # which loads it in another process
+        assert "a greeting" in done.stderr and "a banner" in done.stderr and "good-bye" in done.stderr
 
 
 CHECK = """

@@ -107,6 +107,7 @@ def _flag(name: str, text: str) -> bool:
 def _positive(name: str, text: str | None) -> int | None:
     if text is None:
         return None
-    if not text.isdigit() or int(text) < 1:
+    # A bound, because a list is made of the devices: a slip must not fill the memory.
+    if not text.isdecimal() or len(text) > 6 or int(text) < 1:
         raise ConfigError(f'{name}="{text}" is no positive whole number.')
     return int(text)

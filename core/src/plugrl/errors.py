@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_LONGEST = 1000
+"""Characters of a foreign error's text that a message shows; its traceback has the rest."""
+
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate most like ``name``, or None when nothing is close."""
@@ -20,6 +23,26 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 def one_of(names: Iterable[str]) -> str:
     """Format candidates for a message: sorted and comma-separated, ``(none)`` when empty."""
     return ", ".join(sorted(names)) or "(none)"
+
+
+def one_line(error: BaseException, *, with_type: bool = True) -> str:
+    """Return ``Type: text`` of an error on one line and of bounded length, even if it cannot say its own text."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception as second:  # An error of foreign code whose __str__ is broken.
+        text = f"(its text cannot be read: {type(second).__name__})"
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}..."
+    return f"{type(error).__name__}: {text}".rstrip(": ") if with_type else text
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; what was opened is closed on the way out, as after Ctrl-C."""
+
+
+STOPS = (KeyboardInterrupt, Terminated)
+"""What a border to foreign code lets through, where it keeps every other error, SystemExit included: extensions in Rust
+and asyncio raise errors that are no ``Exception``."""
 
 
 class PlugRLError(Exception):

@@ -77,17 +77,22 @@ def current_origin() -> Origin | None:
 def calling_origin() -> Origin:
     """Return the origin of the nearest caller that is not itself a registry module.
 
-    Plugin and distribution come from :func:`registering`, module, file and line from the stack.
+    Plugin and distribution come from :func:`registering`, module, file and line from the stack. What the top level of
+    a registry module registers is built in, also when a plugin happens to be the first to import that module.
     """
     frame = _calling_frame()
     module = str(frame.f_globals.get("__name__", ""))
     place = Origin(module=module, file=frame.f_code.co_filename, line=frame.f_lineno)
     context = _current.get()
-    if context is not None:
+    if context is not None and not (_is_registry(module) and frame.f_code.co_name == "<module>"):
         return replace(context, module=place.module, file=place.file, line=place.line)
     if module == "plugrl" or module.startswith("plugrl."):
         return replace(place, source="built-in", distribution="plugrl")
     return place
+
+
+def _is_registry(module: str) -> bool:
+    return module.startswith("plugrl.") and module.endswith(".registry")
 
 
 def _calling_frame() -> FrameType:
@@ -98,9 +103,8 @@ def _calling_frame() -> FrameType:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        is_registry = module.startswith("plugrl.") and module.endswith(".registry")
         is_plumbing = module in {__name__, "contextlib", "functools"}
-        if not is_plumbing and (not is_registry or frame.f_code.co_name == "<module>"):
+        if not is_plumbing and (not _is_registry(module) or frame.f_code.co_name == "<module>"):
             break
         frame = frame.f_back
     return frame

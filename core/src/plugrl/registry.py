@@ -18,7 +18,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from plugrl.errors import DuplicateRegistration, MissingDependency, NotRegistered, PluginError, nearest, one_of
+from plugrl.errors import (
+    STOPS,
+    DuplicateRegistration,
+    MissingDependency,
+    NotRegistered,
+    PluginError,
+    nearest,
+    one_line,
+    one_of,
+)
 from plugrl.provenance import Origin, calling_origin, registering
 from plugrl.registration import Key, Registration, RegistryEntry, format_key, normalize_name, same_object
 from plugrl.targets import import_target, is_importable
@@ -139,8 +148,9 @@ class Registry(Generic[T]):
         claims = [self._prepare(registration) for registration in registrations]
         stage = _stage.get()
         if stage is not None:
-            stage.extend((self, claim) for claim in claims)
-            return
+            # What is built in is no plugin's, and stays when the plugin that imported its module first fails.
+            stage.extend((self, claim) for claim in claims if claim.origin.source != "built-in")
+            claims = [claim for claim in claims if claim.origin.source == "built-in"]
         for note in self.apply(claims):
             logger.warning("%s", note)
 
@@ -194,9 +204,10 @@ class Registry(Generic[T]):
             name = f"{self.kind} {format_key(claimed)}"
             # An alias cannot be forced away from its owner: that would leave the owner half reachable.
             if not new.force or rival.key != new.key:
-                raise DuplicateRegistration(
-                    f"{name} is claimed by {rival.origin} and {new.origin}. Disable one, or register with force=True."
-                )
+                way = "Disable one, or register with force=True."
+                if rival.key != new.key:
+                    way = f"It is a name of {format_key(rival.key)}, which force does not take away. Disable one."
+                raise DuplicateRegistration(f"{name} is claimed by {rival.origin} and {new.origin}. {way}")
             notes.append(f"{name}: {rival.origin}, overridden by {new.origin} with force.")
         if new.force and not rivals:
             notes.append(f"{self.kind} {format_key(new.key)}: force by {new.origin} overrode nothing.")
@@ -270,9 +281,11 @@ class Registry(Generic[T]):
                 value = import_target(entry.target)
                 if self._check is not None:
                     self._check(entry.key, value)
-        except (Exception, SystemExit) as error:  # Third-party code: any error of it is a failure of this entry alone.
+        except STOPS:
+            raise
+        except BaseException as error:  # Third-party code: any error of it is a failure of this entry alone.
             raise PluginError(
-                f"{title} of {entry.origin} failed to load from {entry.target}: {type(error).__name__}: {error}"
+                f"{title} of {entry.origin} failed to load from {entry.target}: {one_line(error)}"
             ) from error
         return value
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+from importlib.machinery import ModuleSpec
 from typing import Any
 
-from plugrl.errors import PluginError, nearest
+from plugrl.errors import STOPS, PluginError, nearest, one_line
 
 
 def import_target(target: str) -> Any:
@@ -33,10 +34,18 @@ def import_target(target: str) -> Any:
 
 def is_importable(name: str) -> bool:
     """Tell whether a module of that name could be imported, without importing it (its parents are)."""
+    return _find(name)[1] == ""
+
+
+def _find(module: str) -> tuple[ModuleSpec | None, str]:
+    """Return the spec of a module and why there is none; its parents are imported, which may raise anything."""
     try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
+        spec = importlib.util.find_spec(module)
+    except STOPS:
+        raise
+    except BaseException as error:  # Foreign code at the top of a parent package.
+        return None, f"{module} is not importable: {one_line(error)}"
+    return spec, "" if spec else f"there is no module {module}"
 
 
 def missing_in_source(target: str) -> str | None:
@@ -46,16 +55,16 @@ def missing_in_source(target: str) -> str | None:
     the doubt.
     """
     module, _, path = target.partition(":")
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as error:
-        return f"{module} is not importable: {error}"
+    spec, problem = _find(module)
     if spec is None:
-        return f"there is no module {module}"
+        return problem
     if not spec.origin or not spec.origin.endswith(".py"):
         return None
-    with open(spec.origin, encoding="utf-8") as source:
-        names = _top_level_names(ast.parse(source.read()))
+    try:
+        with open(spec.origin, "rb") as source:
+            names = _top_level_names(ast.parse(source.read()))
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"{module} cannot be read: {one_line(error)}"
     name = path.partition(".")[0]
     return None if name in names or names & {"*", "__getattr__"} else f"{module} defines no {name}"
 

@@ -17,6 +17,7 @@ from plugrl.platforms import (
     PlatformRegistry,
     Unavailable,
     get_platform,
+    probing,
     reset,
     select,
     set_platform,
@@ -239,3 +240,67 @@ def test_selection_is_plain_for_the_doctor(make_platform: Make) -> None:
     plain = select().to_dict()
     assert plain["platform_name"] == "acme"
     assert [row["platform"] for row in plain["probes"]] == ["acme", "cpu"]
+
+
+class Panic(BaseException):
+    """What extensions in other languages raise."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Panic("driver")])
+def test_whatever_a_probe_raises_makes_its_platform_unusable_and_nothing_else(make_platform: Make, error: Any) -> None:
+    def explode() -> Any:
+        raise error
+
+    PlatformRegistry.register(platform="acme", probe=explode)(make_platform())
+    assert select().platform_name == "cpu" and type(error).__name__ in select().why
+
+
+def test_a_probe_that_hangs_is_given_up(make_platform: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(probing, "DEADLINE_S", 0.05)
+    PlatformRegistry.register(platform="acme", probe=lambda: Available(release.wait(20)))(make_platform())
+    assert select().platform_name == "cpu" and "no answer within 0.05 s" in select().why
+    release.set()
+
+
+def test_the_detail_of_a_probe_is_kept_as_text(make_platform: Make) -> None:
+    PlatformRegistry.register(platform="acme", probe=lambda: Unavailable(threading))(make_platform())  # type: ignore[arg-type]
+    assert "<module 'threading'" in next(record for record in probe_all() if record.platform == "acme").reason
+
+
+@pytest.mark.parametrize("error", [RuntimeError("driver init failed"), SystemExit(3), Panic("driver")])
+def test_a_platform_that_cannot_be_set_up_is_named(make_platform: Make, error: Any) -> None:
+    def explode(self: Any) -> None:
+        raise error
+
+    PlatformRegistry.register(platform="acme", probe=lambda: Available(1))(make_platform(__init__=explode))
+    with pytest.raises(PlatformUnavailable, match=rf'"acme".*cannot be set up: {type(error).__name__}'):
+        get_platform()
+    assert current_selection() is None
+
+
+def test_strict_refuses_cpu_where_an_accelerator_is_installed(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("PLUGRL_STRICT", "1")
+    assert get_platform().device_name == "cpu"
+    reset()
+    register(make_platform, "acme", usable=False)
+    with pytest.raises(PlatformUnavailable, match="PLUGRL_STRICT.*acme is installed but unusable"):
+        get_platform()
+    reset()
+    assert get_platform("cpu").device_name == "cpu"
+
+
+def test_a_variable_that_gives_way_to_the_configuration_is_said(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(make_platform, "acme")
+    monkeypatch.setenv("VERL_PLATFORM", "ACME ")
+    get_platform("acme")
+    assert not caplog.records
+    reset()
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    get_platform("acme")
+    assert "VERL_PLATFORM is cpu; it gives way to acme" in caplog.text

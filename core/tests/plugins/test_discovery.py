@@ -54,6 +54,9 @@ def test_metadata_without_a_name_and_other_groups_do_no_harm(installed, tmp_path
     [
         ('{"url": "file:///src/acme", "dir_info": {"editable": true}}', "/src/acme"),
         ('{"url": "file:///src/acme", "dir_info": {}}', None),
+        ('{"url": "file:///src/a%20b", "dir_info": {"editable": true}}', "/src/a b"),
+        ('{"url": "file:///src/acme", "dir_info": null}', None),
+        ("[1]", None),
         ("no json", None),
     ],
 )
@@ -64,3 +67,19 @@ def test_an_editable_install_shows_its_folder(installed, record, path):
 
 def test_names_are_equal_as_in_pep_503():
     assert normalize(" Plugrl_Platform.ACME ") == normalize("plugrl-platform--acme") == "plugrl-platform-acme"
+
+
+def test_spaces_and_extras_of_an_entry_point_are_left_out(installed):
+    (plugin,) = discover([installed("site", "acme-a", {"x": "m.plugin : plugin [fast]"})])
+    assert plugin.value == "m.plugin:plugin"
+
+
+def test_damaged_metadata_are_that_distributions_alone(installed, bench):
+    """One file that cannot be parsed is a failed plugin; letters of another encoding hide only name and version."""
+    garbage, latin = installed("site", "acme-a", {}), installed("site", "acme-b", {"b": "m:plugin"})
+    (garbage._path / "entry_points.txt").write_text("[plugrl.plugins]\nno assignment\n")  # type: ignore[attr-defined]
+    (latin._path / "METADATA").write_bytes(b"Name: acme-b\nAuthor: M\xfcller\n")  # type: ignore[attr-defined]
+    bench.found = discover([garbage, latin])
+    named = {plugin.name: plugin.distribution for plugin in bench.found}
+    assert named == {"acme-a": "acme-a", "b": None}
+    assert "entry_points.txt is damaged" in bench.load().find("acme-a").reason

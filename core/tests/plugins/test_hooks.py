@@ -81,3 +81,22 @@ def test_every_hook_is_documented_and_firing_without_plugins_is_nothing(bench):
     for spec in specs:
         arguments = dict.fromkeys(inspect.signature(spec).parameters)
         assert hooks.fire(spec.__name__, **arguments) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "body"),
+    [
+        ("doctor_checks", "", "return 5"),
+        ("doctor_checks", "", "return ['fine']"),
+        ("on_config", "config", "return Diagnostic(message='not in a list')"),
+        ("report_header", "", "return 7"),
+        ("report_header", "", "raise type('Panic', (BaseException,), {})('of an extension')"),
+    ],
+)
+def test_what_a_hook_may_not_return_or_raise_is_its_failure_and_reaches_nobody(hooked, name, arguments, body):
+    hooked(hook(name, arguments, body))
+    assert hooks.fire(name, **({"config": {}} if arguments else {})) == []
+    (failure,) = hooks.failures()
+    assert (failure.plugin, failure.hook) == ("a", name) and (
+        "must return" in failure.reason or "Panic" in failure.reason
+    )

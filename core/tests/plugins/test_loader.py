@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from plugrl.environment import Environment
-from plugrl.errors import NotRegistered, PluginError
-from plugrl.plugins import PluginSettings, current_ledger, load_plugins, loader
+from plugrl.errors import NotRegistered, PluginError, Terminated
+from plugrl.plugins import PluginSettings, current_ledger, hooks, load_plugins, loader
 from plugrl.plugins.discovery import Discovered
 from plugrl.registry import registries, registry_of
 
@@ -240,3 +240,50 @@ def test_other_lists_after_loading_are_refused_and_requirements_checked(bench, m
     with pytest.raises(PluginError, match="1.0 is installed"):
         load_plugins(PluginSettings(required=("acme-good>=2",)))
     assert load_plugins() is first
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("rewards=5", "rewards must be a tuple"),
+        ("rewards=('a:b',)", "rewards[0] must be a RewardEntry"),
+        ("rewards={'a': 'b:c'}", "rewards must be a tuple"),
+        ("engines=(EngineEntry(model_type=5, backend='x', target='a:b'),)", "model_type 5"),
+        ("patches=5", "patches must be a tuple"),
+    ],
+)
+def test_a_manifest_that_holds_anything_can_still_be_listed(bench, body, words):
+    bench.plugin("bad", body)
+    ledger = bench.load()
+    assert ledger.find("bad").phase == "validate" and words in ledger.find("bad").reason
+    assert ledger.to_dict()["plugins"][0]["provides"] == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ("class E(Exception):\n    def __str__(self): raise RuntimeError\nraise E", "E: (its text cannot be read"),
+        ("raise ImportError('one\\n\\n  two')", "ImportError: one two"),
+        ("raise ImportError('x' * 100000)", "ImportError: xxx"),
+        ("class Panic(BaseException): pass\nraise Panic('of an extension')", "Panic: of an extension"),
+    ],
+)
+def test_the_reason_is_one_line_of_bounded_length_whatever_was_raised(bench, before, reason):
+    bench.plugin("bad", before=before)
+    found = bench.load().find("bad").reason
+    assert found.startswith(reason) and "\n" not in found and len(found) < 1100
+
+
+def test_termination_is_not_taken_for_a_failure_of_the_plugin_it_meets(bench):
+    bench.plugin("slow", before="from plugrl.errors import Terminated\nraise Terminated")
+    with pytest.raises(Terminated):
+        bench.load()
+
+
+def test_two_plugins_may_name_one_module_of_hooks(bench, states):
+    module = bench.module(
+        "shared_hooks", "from plugrl.plugins import hookimpl\n@hookimpl\ndef report_header(): return 'x'\n"
+    )
+    for name in ("a", "b"):
+        bench.plugin(name, f"hooks={module!r}")
+    assert states(bench.load()) == {"a": "active", "b": "active"} and hooks.fire("report_header") == ["x"]

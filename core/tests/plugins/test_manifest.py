@@ -26,6 +26,10 @@ def manifest(**changes: object) -> Plugin:
     return Plugin(**arguments)
 
 
+def engine_with(section: ConfigSection) -> dict[str, object]:
+    return {"engines": (EngineEntry(model_type="m", backend="b", target=TARGET, sections=(section,)),)}
+
+
 def test_a_sound_manifest_has_no_problems_and_is_frozen():
     plugin = manifest(rewards=(RewardEntry(name="x", target=TARGET),), worker_env={"A": "1"})
     assert plugin.problems() == []
@@ -41,7 +45,11 @@ def test_a_sound_manifest_has_no_problems_and_is_frozen():
         ({"requires_core": None}, ["requires_core"]),
         ({"summary": " "}, ["summary"]),
         ({"hooks": 3}, ["hooks"]),
+        ({"summary": 5}, ["summary 5 must be a text"]),
+        ({"url": 5}, ["url 5 must be a text"]),
         ({"worker_env": {"A": 1}}, ["worker_env"]),
+        ({"worker_env": ["A"]}, ["worker_env"]),
+        ({"worker_env": {"A=B": "1"}}, ["worker_env"]),
         ({"rewards": [RewardEntry(name="x", target=TARGET)]}, ["rewards", "tuple", "list"]),
         ({"rewards": (RewardEntry(name="x", target="acme.module.thing"),)}, ["rewards[0]", "acme.module.thing"]),
         ({"rewards": (RewardEntry(name="", target=TARGET),)}, ["rewards[0]", "no name"]),
@@ -50,6 +58,24 @@ def test_a_sound_manifest_has_no_problems_and_is_frozen():
         ({"models": (ModelEntry(model_type="x", target=TARGET, schema="x"),)}, ["models[0]", "schema"]),
         ({"engines": (EngineEntry(model_type="m", backend=(), target=TARGET),)}, ["engines[0]", "no key"]),
         ({"engines": (EngineEntry(model_type="m", backend="b", vendor=(), target=TARGET),)}, ["engines[0]", "no key"]),
+        ({"engines": (EngineEntry(model_type=5, backend="b", target=TARGET),)}, ["model_type 5", "a name or a tuple"]),
+        ({"engines": (EngineEntry(model_type="m", backend="b", target=TARGET, sections=None),)}, ["sections", "None"]),
+        (engine_with(ConfigSection(key="Acme-Config", schema=TARGET)), ["key 'Acme-Config'"]),
+        (engine_with(ConfigSection(key="acme", schema=TARGET, owners="actor")), ["owners of section acme", "'actor'"]),
+        (engine_with(ConfigSection(key="acme", schema=TARGET, owners=("data",))), ["owners of section acme", "data"]),
+        (
+            {"models": (ModelEntry(model_type="x", target=TARGET, category="speech"),)},
+            ["category 'speech'", "embodied"],
+        ),
+        ({"rewards": (RewardEntry(name="x", target=TARGET, summary=5, force="no"),)}, ["summary 5", "force 'no'"]),
+        (
+            {"platforms": (PlatformEntry(name="x", vendor=5, device=None, probe=TARGET, target=TARGET),)},
+            ["vendor 5", "device None"],
+        ),
+        (
+            {"patches": (Patch(target=TARGET, replacement=TARGET, reason=None, remove_in=5, applies_to=7),)},
+            ["reason None", "remove_in 5", "applies_to 7"],
+        ),
         (
             {"patches": (Patch(target="x", replacement=TARGET, reason="", remove_in="soon", applies_to="?"),)},
             ["target", "reason", "remove_in", "applies_to"],

@@ -85,3 +85,17 @@ def test_required(bench, requirement, words):
     assert all(word in str(error) for word in words), str(error)
     if requirement == "bad":
         assert isinstance(error.__cause__, OSError)
+
+
+def test_a_slip_in_a_deny_list_is_a_warning_and_a_plugin_that_is_elsewhere_is_not(bench, caplog):
+    bench.plugin("platform_acme")
+    ledger = bench.load(Environment(plugins="-platfrom_acme,-simulator"))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert ledger.errors == () and "platfrom_acme" in line and 'Did you mean "platform-acme"' in line
+
+
+def test_a_version_that_is_none_satisfies_no_range(bench):
+    bench.plugin("odd", version="banana")
+    assert bench.load(settings=PluginSettings(required=("odd",))).errors == ()
+    (error,) = bench.load(settings=PluginSettings(required=("odd>=1",))).errors
+    assert "banana is installed" in str(error)

@@ -54,3 +54,13 @@ def test_results_are_numbers_or_mappings_with_a_score() -> None:
     for wrong in (None, "good", {"acc": 1.0}):
         with pytest.raises(UserError, match="'r' returned"):
             RewardResult.of(wrong, "r")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", ["def (:", "raise RuntimeError('no licence')", "raise SystemExit(3)"])
+def test_a_module_of_a_reward_that_raises_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    (tmp_path / "raising_reward.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(NotRegistered, match="raising_reward:f.*cannot be imported"):
+        get_reward("raising_reward:f")

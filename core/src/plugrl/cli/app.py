@@ -5,12 +5,17 @@ typer is imported only for a command line that needs it: see :mod:`plugrl.cli.pl
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
+
+from plugrl.cli import console
+from plugrl.errors import Terminated
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -20,11 +25,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 an error, 2 wrong usage, 130 interrupted, 143 terminated."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
-    sys.exit(run([item for item in given if item != "--debug"], debug=debug))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # an answer must not fail at a letter of somebody's name
+    sys.exit(_run([item for item in given if item != "--debug"], debug=debug))
 
 
 def run(arguments: Sequence[str], *, debug: bool = False) -> int:
     """Run one command and return its exit code; errors are printed on standard error."""
+    try:
+        return _run(arguments, debug=debug)
+    finally:
+        console.release_output()
+
+
+def _run(arguments: Sequence[str], *, debug: bool) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
     before = _catch_termination()
     try:
@@ -37,9 +51,13 @@ def run(arguments: Sequence[str], *, debug: bool = False) -> int:
         return _interrupted() if code == INTERRUPTED else code
     except KeyboardInterrupt:
         return _interrupted()
-    except _Terminated:
+    except Terminated:
         print("Terminated.", file=sys.stderr)
         return 143
+    except BrokenPipeError:
+        # Whoever read the answer has seen enough; the null device takes what is still buffered.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
     except Exception as error:  # the boundary to the user: whatever happened becomes one message
         if debug:
             raise
@@ -65,12 +83,8 @@ def _interrupted() -> int:
     return INTERRUPTED
 
 
-class _Terminated(BaseException):
-    """SIGTERM arrived; what was opened is closed on the way out, as after Ctrl-C."""
-
-
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise _Terminated
+    raise Terminated
 
 
 def _catch_termination() -> Any:

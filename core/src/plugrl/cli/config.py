@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from plugrl.cli import console
 from plugrl.cli.training import ConfigFile, Overrides, PluginOptions, load
 
 TaskOption = Annotated[
@@ -29,8 +30,9 @@ def show(
     from plugrl.config.show import dump_yaml
     from plugrl.tracking.redact import redact
 
+    console.reserve_output()
     loaded = load(config, overrides, plugin, task)
-    typer.echo(dump_yaml(redact(loaded.model_dump(mode="json"))), nl=False)
+    console.answer(dump_yaml(redact(loaded.model_dump(mode="json"))), end="")
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -39,7 +41,7 @@ def check(
 ) -> None:
     """Check a configuration: every key, every name, and the keys against each other."""
     load(config, overrides, plugin, task)
-    typer.echo(f"{config}: no problem found.")
+    console.answer(f"{config}: no problem found.")
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -54,10 +56,9 @@ def schema(
     from plugrl.config.loader import load_schema
     from plugrl.config.show import schema_text
 
+    console.reserve_output()
     found = load_schema(config)
     if as_json:
-        import json
-
-        typer.echo(json.dumps(found.model_json_schema(), indent=2))
+        console.print_json(found.model_json_schema())
     else:
-        typer.echo(schema_text(found, section), nl=False)
+        console.answer(schema_text(found, section), end="")

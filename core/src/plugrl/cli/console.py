@@ -1,7 +1,8 @@
 """What every command prints with: one console for answers, one for errors, tables and JSON.
 
-Answers go to standard output, everything else to standard error, so that an answer can be piped. rich is imported on
-first use: a command that prints JSON does not wait for it.
+Answers go to standard output, everything else to standard error, so that an answer can be piped. That includes what
+plugins and their libraries print, see :func:`reserve_output`. rich is imported on first use: a command that prints JSON
+does not wait for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,19 +21,56 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 200
 """Columns to lay tables out for when nobody's terminal tells; lines of text are never broken there."""
 
+_reserved: TextIO | None = None
+_diverted: int | None = None
+
 MARKS = {True: "[green]ok[/green]", False: "[red]FAIL[/red]"}
 
 
-@lru_cache(maxsize=1)
+def reserve_output() -> None:
+    """Keep standard output for the answers of this process until :func:`release_output`.
+
+    Whatever else writes there, be it Python's ``print`` or a C library, gets standard error instead. Does nothing where
+    the streams are no files.
+    """
+    global _reserved, _diverted
+    if _reserved is not None:
+        return
+    try:
+        sys.stdout.flush()
+        _diverted = sys.stdout.fileno()
+        kept = os.dup(_diverted)
+        os.dup2(sys.stderr.fileno(), _diverted)
+    except (AttributeError, OSError, ValueError):
+        return
+    _reserved = open(kept, "w", encoding=sys.stdout.encoding, errors="backslashreplace")
+
+
+def release_output() -> None:
+    """Undo :func:`reserve_output`: for processes that run several commands."""
+    global _reserved
+    if _reserved is None or _diverted is None:
+        return
+    reserved, _reserved = _reserved, None
+    with reserved:
+        sys.stdout.flush()
+        os.dup2(reserved.fileno(), _diverted)
+
+
+def answer(text: str, end: str = "\n") -> None:
+    """Print a text to standard output as it is."""
+    print(text, end=end, file=_reserved or sys.stdout, flush=True)
+
+
 def out() -> Console:
     """Return the console for answers."""
-    return _console(sys.stdout.isatty(), stderr=False)
+    return _console(_reserved or sys.stdout)
 
 
 @lru_cache(maxsize=1)
 def err() -> Console:
     """Return the console for errors, warnings and progress."""
-    return _console(sys.stderr.isatty(), stderr=True)
+    return _console(None)
 
 
 def say(*lines: str) -> None:
@@ -51,14 +89,6 @@ def warn(message: str) -> None:
     err().print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def fail(message: str, code: int = 1) -> NoReturn:
-    """Print one readable error to standard error and end the command with ``code``."""
-    import typer
-
-    complain(message)
-    raise typer.Exit(code)
-
-
 def complain(message: str) -> None:
     """Print one readable error to standard error."""
     err().print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
@@ -66,7 +96,7 @@ def complain(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print plain values as indented JSON."""
-    print(json.dumps(value, indent=2, default=str))
+    answer(json.dumps(value, indent=2, default=str))
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
@@ -104,8 +134,10 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | N
     return table
 
 
-def _console(is_terminal: bool, *, stderr: bool) -> Console:
+def _console(stream: TextIO | None) -> Console:
+    """Return a console on a stream, on standard error for None."""
     from rich.console import Console
 
+    is_terminal = (stream or sys.stderr).isatty()
     width = None if is_terminal or os.environ.get("COLUMNS") else PIPE_WIDTH
-    return Console(stderr=stderr, width=width)
+    return Console(file=stream, stderr=stream is None, width=width)

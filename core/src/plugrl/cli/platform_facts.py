@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from plugrl.errors import PlugRLError
+from plugrl.errors import STOPS, PlugRLError, one_line
 from plugrl.platforms.base import PlatformBase
-from plugrl.platforms.registry import PLATFORMS
+from plugrl.platforms.selection import construct
 from plugrl.targets import is_importable
 
 QUESTIONS: dict[str, Callable[[PlatformBase], Any]] = {
@@ -36,7 +36,7 @@ def platform_facts(name: str, problems: list[str]) -> dict[str, Any]:
     if not is_importable("torch"):
         return {"torch": "not installed: pip install 'plugrl[train]'"}
     try:
-        platform = PLATFORMS.get(name)()
+        platform = construct(name)
     except PlugRLError as error:
         problems.append(str(error))
         return {}
@@ -44,9 +44,11 @@ def platform_facts(name: str, problems: list[str]) -> dict[str, Any]:
     for question, ask in QUESTIONS.items():
         try:
             facts[question] = ask(platform)
-        except Exception as error:  # Third-party code: the doctor is there to show whatever it raises.
-            facts[question] = f"fails: {type(error).__name__}: {error}"
-            problems.append(f'Platform "{name}" fails to tell its {question}: {type(error).__name__}: {error}')
+        except STOPS:
+            raise
+        except BaseException as error:  # Third-party code: the doctor is there to show whatever it raises.
+            facts[question] = f"fails: {one_line(error)}"
+            problems.append(f'Platform "{name}" fails to tell its {question}: {one_line(error)}')
     return facts
 
 

@@ -31,6 +31,7 @@ def doctor(
     """Explain the state of this installation, or of one plugin; exit code 1 if anything is broken."""
     from plugrl.cli import plugins_doctor
 
+    console.reserve_output()
     ledger = load_plugins(fatal=False, quiet=True)
     record = _named(ledger, name) if name else None
     report = plugins_doctor.examine(ledger, record)
@@ -53,6 +54,7 @@ def explain(
     """Show how a look-up goes, step by step; exit code 1 if it finds nothing."""
     from plugrl.errors import ConfigError
 
+    console.reserve_output()
     load_plugins(quiet=True)
     if what == "engine":
         _explain_engine(key, device, vendor, as_json=as_json)
@@ -71,6 +73,7 @@ def check(
 
     from plugrl.plugins.check import check_plugin
 
+    console.reserve_output()
     checks = check_plugin(name)
     if as_json:
         console.print_json([asdict(item) for item in checks])

@@ -87,7 +87,8 @@ def _platform(report: Report) -> dict[str, Any]:
 
 def _entries_of(only: PluginRecord | None) -> list[dict[str, Any]]:
     rows = [row for registry in registries().values() for row in registry.describe()]
-    return [row for row in rows if only is None or row["origin"]["plugin"] == only.name]
+    mine = None if only is None else (only.name, only.distribution)  # a shadowed plugin shares its name
+    return [row for row in rows if mine in (None, (row["origin"]["plugin"], row["origin"]["distribution"]))]
 
 
 def _concerns(plugin: str, only: PluginRecord | None) -> bool:

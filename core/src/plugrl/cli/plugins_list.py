@@ -28,6 +28,7 @@ def answer_quickly(arguments: Sequence[str]) -> int | None:
 
 def answer(*, show_all: bool, as_json: bool) -> int:
     """Print the installed plugins with their states; return 1 if the user depends on one that is broken, else 0."""
+    console.reserve_output()
     ledger = load_plugins(fatal=False, quiet=True)
     if as_json:
         console.print_json(ledger.to_dict())
@@ -43,17 +44,17 @@ def _show(ledger: Ledger, *, show_all: bool) -> None:
     rows = [_row(record, show_all=show_all) for record in shown]
     columns = ("plugin", "version", "api", "state", "provides", "source")
     if rows:
-        print(console.plain_table(columns, rows))
+        console.answer(console.plain_table(columns, rows))
     else:
-        print("No plugin is in use." if ledger.records else "No plugin is installed.")
+        console.answer("No plugin is in use." if ledger.records else "No plugin is installed.")
     for extension in ledger.extensions:
-        print(f"extension module {extension.module}: {extension.state} {extension.reason}".rstrip())
+        console.answer(f"extension module {extension.module}: {extension.state} {extension.reason}".rstrip())
     for record in shown:
         if record.state != "active":
-            print(record.sentence())
+            console.answer(record.sentence())
     hidden = len(ledger.records) - len(shown)
     if hidden:
-        print(f"{hidden} disabled; --all shows them.")
+        console.answer(f"{hidden} disabled; --all shows them.")
 
 
 def _row(record: PluginRecord, *, show_all: bool) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +24,10 @@ from plugrl.config.schema import (
 from plugrl.config.schema.run import wants_critic
 from plugrl.config.tree import Tree, dotted
 from plugrl.config.yaml_source import KeyPath
-from plugrl.errors import DuplicateRegistration, NotRegistered, PluginError
+from plugrl.errors import STOPS, ConfigError, DuplicateRegistration, NotRegistered, PluginError, one_line
 from plugrl.registry import RegistryEntry, import_target, registry_of
+
+logger = logging.getLogger(__name__)
 
 _OWNERS: dict[str, type[Section]] = {"actor": ActorConfig, "critic": CriticConfig, "ref": RefConfig}
 """The sections to which an engine may add its own."""
@@ -72,9 +75,19 @@ def find_named(kind: str, name: Any, key: KeyPath) -> RegistryEntry:
         raise type(error)(f"{dotted(key)}: {error}") from error
 
 
+def _text(tree: Tree, key: KeyPath, default: str) -> str:
+    """Return the text at ``key``, the default where there is none. Raises ConfigError for what is no text."""
+    section, value = tree.find(key[:-1]), tree.find(key)
+    if section is not None and not isinstance(section, dict):
+        where = tree.origin(key[:-1])
+        raise ConfigError(f"{dotted(key[:-1])}: must be a section with keys, not {section!r} ({where})")
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"{dotted(key)}: must be a text, not {value!r} ({tree.origin(key)})")
+    return default if value is None else value
+
+
 def _model_schema(tree: Tree, key: KeyPath, owners: dict[KeyPath, str]) -> type[Section]:
-    name = tree.find(key) or ModelConfig.model_fields["model_type"].default
-    entry = find_named("model", name, key)
+    entry = find_named("model", _text(tree, key, ModelConfig.model_fields["model_type"].default), key)
     schema = _load(entry.meta.get("schema"), ModelConfig, entry.origin.owner)
     if schema is None:
         return ModelConfig
@@ -84,26 +97,29 @@ def _model_schema(tree: Tree, key: KeyPath, owners: dict[KeyPath, str]) -> type[
 
 def _critic_model(tree: Tree, owners: dict[KeyPath, str]) -> type[Section] | None:
     """Complete `critic.model` by the keys of `model` that it does not set, where a critic is trained."""
-    estimator = tree.find(("algorithm", "adv_estimator")) or AlgorithmConfig.model_fields["adv_estimator"].default
+    default = AlgorithmConfig.model_fields["adv_estimator"].default
+    estimator = _text(tree, ("algorithm", "adv_estimator"), default)
     if not wants_critic(tree.find(("critic", "enable")), estimator) and not tree.find(("critic", "model")):
         return None
-    policy_type = tree.find(("model", "model_type")) or ModelConfig.model_fields["model_type"].default
+    policy_type = _text(tree, ("model", "model_type"), ModelConfig.model_fields["model_type"].default)
     tree.fill(("critic", "model", "model_type"), f"{policy_type}_value")
     schema = _model_schema(tree, ("critic", "model", "model_type"), owners)
-    for key, value in (tree.find(("model",)) or {}).items():
+    policy = tree.find(("model",))
+    for key, value in policy.items() if isinstance(policy, dict) else ():
         if key in schema.model_fields:
             tree.fill(("critic", "model", key), copy.deepcopy(value))
     return schema
 
 
 def _engine_sections(tree: Tree, owners: dict[KeyPath, str]) -> dict[str, list[tuple[str, Any]]]:
-    """Collect the sections of all engines; one key with two schemas is an error that names both plugins."""
+    """Collect the sections of all engines; one key with two schemas is an error that names both plugins.
+
+    A section that cannot be had is an error where it or its engine is used, else a warning: the other engines run.
+    """
     added: dict[str, list[tuple[str, Any]]] = {name: [] for name in _OWNERS}
     seen: dict[KeyPath, tuple[str, str]] = {}
-    for section, plugin in _declared_sections():
+    for section, backend, plugin in _declared_sections():
         for owner in section.owners:
-            if owner not in _OWNERS:
-                raise PluginError(f"{plugin} adds {section.key} to {owner}; sections belong to {', '.join(_OWNERS)}.")
             path = (owner, section.key)
             if path in seen:
                 if seen[path][0] != section.schema:
@@ -111,9 +127,16 @@ def _engine_sections(tree: Tree, owners: dict[KeyPath, str]) -> dict[str, list[t
                         f"{dotted(path)} is claimed by {seen[path][1]} and {plugin}. Disable one of them."
                     )
                 continue
-            schema = _load(section.schema, BaseModel, plugin)
-            if section.key in _OWNERS[owner].model_fields:
-                raise PluginError(f"{plugin} adds {dotted(path)}, which is a key of the core.")
+            try:
+                if section.key in _OWNERS[owner].model_fields:
+                    raise PluginError(f"{plugin} adds {dotted(path)}, which is a key of the core.")
+                schema = _load(section.schema, BaseModel, plugin)
+            except PluginError as error:
+                strategy = _text(tree, (owner, "strategy"), _OWNERS[owner].model_fields["strategy"].default)
+                if strategy == backend or (tree.has(path) and section.key not in _OWNERS[owner].model_fields):
+                    raise
+                logger.warning("%s The engine %s cannot be used for %s.", error, backend, owner)
+                continue
             seen[path] = (section.schema, plugin)
             owners[path] = plugin
             added[owner].append((section.key, schema))
@@ -121,17 +144,18 @@ def _engine_sections(tree: Tree, owners: dict[KeyPath, str]) -> dict[str, list[t
     return added
 
 
-def _declared_sections() -> Iterator[tuple[Any, str]]:
+def _declared_sections() -> Iterator[tuple[Any, str, str]]:
+    """Yield each section with the backend of the engine that declares it, and its plugin."""
     engines = registry_of("engine")
     for key in engines.keys():
         entry = engines.entry(key)
         for section in entry.meta.get("sections", ()):
-            yield section, entry.origin.owner
+            yield section, key[1], entry.origin.owner
 
 
 def _rollout_options(tree: Tree, owners: dict[KeyPath, str]) -> Any:
     key = ("rollout", "name")
-    entry = find_named("rollout", tree.find(key) or RolloutConfig.model_fields["name"].default, key)
+    entry = find_named("rollout", _text(tree, key, RolloutConfig.model_fields["name"].default), key)
     schema = _load(entry.meta.get("schema"), BaseModel, entry.origin.owner)
     if schema is None:
         return dict[str, Any]
@@ -140,10 +164,15 @@ def _rollout_options(tree: Tree, owners: dict[KeyPath, str]) -> Any:
 
 
 def _load(target: str | type | None, base: type, plugin: str) -> Any:
-    """Return the schema behind a target; raises PluginError when it is no subclass of ``base``."""
+    """Return the schema behind a target; raises PluginError when it fails to load or is no subclass of ``base``."""
     if target is None:
         return None
-    schema = import_target(target) if isinstance(target, str) else target
+    try:
+        schema = import_target(target) if isinstance(target, str) else target
+    except STOPS:
+        raise
+    except BaseException as error:  # Third-party code.
+        raise PluginError(f"The schema {target} of {plugin} failed to load: {one_line(error)}.") from error
     if not (isinstance(schema, type) and issubclass(schema, base)):
         raise PluginError(f"The schema {target} of {plugin} must be a subclass of {base.__module__}.{base.__name__}.")
     return schema

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugrl.environment import read_environment
-from plugrl.errors import MissingDependency, PluginError, nearest, one_of
+from plugrl.errors import UserError, nearest, one_of
 from plugrl.plugins.ledger import current_ledger, failures_for
 from plugrl.registry import Registry, RegistryEntry, normalize_name
 
@@ -121,7 +121,7 @@ def _candidates(model_type: str, backend: str, device: str, vendor: str | None) 
 def _generic_vendor(device: str, vendor: str | None) -> str | None:
     """Return the vendor whose engines also run on this device, as its platform declares."""
     from plugrl.platforms.registry import PLATFORMS
-    from plugrl.platforms.selection import current_selection, get_platform
+    from plugrl.platforms.selection import construct, current_selection, get_platform
 
     if current_selection() is not None and normalize_name(get_platform().device_name) == device:
         return normalize_name(get_platform().generic_engine_vendor())
@@ -129,8 +129,8 @@ def _generic_vendor(device: str, vendor: str | None) -> str | None:
         meta = PLATFORMS.entry(name).meta
         if normalize_name(meta.get("device")) == device and normalize_name(meta.get("vendor")) == vendor:
             try:
-                return normalize_name(PLATFORMS.get(name)().generic_engine_vendor())
-            except (PluginError, MissingDependency) as error:
+                return normalize_name(construct(name).generic_engine_vendor())
+            except UserError as error:
                 logger.info("Platform %s cannot name its generic engine vendor: %s", name, error)
     return None
 

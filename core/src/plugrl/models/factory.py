@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from plugrl.errors import ConfigError
+from plugrl.errors import STOPS, ConfigError, PluginError, one_line
 from plugrl.models.registry import MODELS
 from plugrl.registry import import_target
 
@@ -82,7 +82,7 @@ def get_processor(cfg: Any) -> TextProcessor:
         raise ConfigError(f'model.model_type: "{model_type}" brings no text processor, so it cannot read prompts.')
     if isinstance(processor, str):
         MODELS.get(model_type)  # a broken plugin is reported with its own reason
-        processor = import_target(processor)
+        processor = _imported(processor, model_type)
     return processor(_checked(model_type, cfg, values))
 
 
@@ -102,6 +102,17 @@ def resolve_dtype(precision: torch.dtype | str) -> torch.dtype:
     return getattr(torch, _DTYPES[name])
 
 
+def _imported(target: str, model_type: str) -> Any:
+    """Return the object of a further target of a model type; raises PluginError, naming its plugin, when it fails."""
+    try:
+        return import_target(target)
+    except STOPS:
+        raise
+    except BaseException as error:  # Third-party code.
+        owner = MODELS.entry(model_type).origin.owner
+        raise PluginError(f'Model "{model_type}" of {owner}: {target} failed to load: {one_line(error)}.') from error
+
+
 def _model_type(values: Mapping[str, Any]) -> str:
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or not model_type.strip():
@@ -115,7 +126,7 @@ def _checked(model_type: str, cfg: Any, values: dict[str, Any]) -> Any:
     if schema is None:
         return cfg if isinstance(cfg, BaseModel) else ModelView(values)
     if isinstance(schema, str):
-        schema = import_target(schema)
+        schema = _imported(schema, model_type)
     if isinstance(cfg, schema):
         return cfg
     try:

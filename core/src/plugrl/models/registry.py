@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from plugrl.errors import ConfigError, ModelNotFound, PluginError
+from plugrl.plugins.entries import MODEL_CATEGORIES as CATEGORIES
 from plugrl.registry import Registry
 
 if TYPE_CHECKING:
     import torch
 
 Builder = Callable[[Any, "torch.dtype | None"], Any]
-CATEGORIES = ("language", "value", "embodied")
 
 
 def check_model(key: Any, value: Any) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import threading
 import traceback
+from contextvars import copy_context
 from typing import Any
 
+from plugrl.errors import STOPS, one_line
 from plugrl.platforms.probe import Available, ProbeRecord, Unavailable
 from plugrl.platforms.registry import DEFAULT_PRIORITY, PLATFORMS
 from plugrl.registry import import_target
+
+DEADLINE_S = 60.0
+"""Seconds that a probe has; a class that is asked because there is no probe may import torch in this time."""
 
 _lock = threading.RLock()
 _probes: dict[str, ProbeRecord] = {}
@@ -30,15 +35,36 @@ def probe_all() -> tuple[ProbeRecord, ...]:
 
 def _ask(name: str, meta: Any) -> ProbeRecord:
     priority = meta.get("priority", DEFAULT_PRIORITY)
-    try:
-        answer = _run_probe(name, meta.get("probe"))
-    except Exception as error:  # Third-party code: whatever a probe raises means that its platform is not usable here.
-        reason = f"its probe failed: {type(error).__name__}: {error}"
-        text = "".join(traceback.format_exception(error))
-        return ProbeRecord(platform=name, priority=priority, available=False, reason=reason, traceback=text)
+    answer = _in_time(name, meta.get("probe"))
     if isinstance(answer, Available):
-        return ProbeRecord(platform=name, priority=priority, available=True, count=answer.count, reason=answer.detail)
-    return ProbeRecord(platform=name, priority=priority, available=False, reason=answer.reason)
+        count = answer.count if isinstance(answer.count, int) else 0
+        return ProbeRecord(platform=name, priority=priority, available=True, count=count, reason=str(answer.detail))
+    if isinstance(answer, Unavailable):
+        return ProbeRecord(platform=name, priority=priority, available=False, reason=str(answer.reason))
+    reason = f"its probe failed: {one_line(answer)}"
+    text = "".join(traceback.format_exception(answer))
+    return ProbeRecord(platform=name, priority=priority, available=False, reason=reason, traceback=text)
+
+
+def _in_time(name: str, ask: Any) -> Available | Unavailable | BaseException:
+    """Return what a probe answers or raises; one that hangs is left behind in its thread."""
+    found: list[Available | Unavailable | BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(_run_probe(name, ask))
+        except BaseException as error:  # Third-party code: whatever it raises means that the platform is not usable.
+            found.append(error)
+
+    context = copy_context()
+    thread = threading.Thread(target=context.run, args=(run,), name=f"plugrl-probe-{name}", daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    if not found:
+        return TimeoutError(f"no answer within {DEADLINE_S:g} s")
+    if isinstance(found[0], STOPS):
+        raise found[0]
+    return found[0]
 
 
 def _run_probe(name: str, ask: Any) -> Available | Unavailable:

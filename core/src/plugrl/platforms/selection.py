@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from plugrl.environment import read_environment
-from plugrl.errors import PlatformUnavailable, PluginError, UserError
+from plugrl.errors import STOPS, PlatformUnavailable, PluginError, PlugRLError, UserError, one_line
 from plugrl.platforms.base import PlatformBase
 from plugrl.platforms.probe import ProbeRecord
 from plugrl.platforms.probing import forget_probes, probe, probe_all
@@ -114,12 +114,26 @@ def get_platform(name: str | None = None, *, allow_unavailable: bool = False) ->
         if _state.platform is None:
             selection = replace(select(name), caller=_caller())
             _announce(selection, allow_unavailable)
-            _state.platform = PLATFORMS.get(selection.platform_name)()
+            _state.platform = construct(selection.platform_name)
             _state.selection = selection
             hooks.fire("on_platform_selected", platform=_state.platform)
         elif name and name.strip():
             _check_same(name)
         return _state.platform
+
+
+def construct(name: str) -> PlatformBase:
+    """Return a new instance of a registered platform. Raises PlatformUnavailable, naming its origin, when it fails."""
+    entry, cls = PLATFORMS.entry(name), PLATFORMS.get(name)
+    try:
+        return cls()
+    except (*STOPS, PlugRLError):
+        raise
+    except BaseException as error:  # Third-party code: a driver that cannot be initialised, for example.
+        raise PlatformUnavailable(
+            f'Platform "{entry.key}" of {entry.origin} cannot be set up: {one_line(error)}. '
+            "Run `plugrl plugins doctor` for the details."
+        ) from error
 
 
 def current_selection() -> Selection | None:
@@ -189,9 +203,21 @@ def _check_same(name: str) -> None:
 
 def _announce(selection: Selection, allow_unavailable: bool) -> None:
     """Say why it is cpu, and refuse (or warn of) a platform that was named and is not usable here."""
+    environment = read_environment()
     if selection.source == "fallback":
+        unusable = [record for record in selection.probes if record.platform != FALLBACK]
+        if environment.strict and unusable:
+            raise PlatformUnavailable(f"PLUGRL_STRICT is set and the only choice is cpu: {selection.why}.")
         logger.warning("Running on cpu: %s.", selection.why)
         return
+    # Workers are told by argument what the driver chose: once is enough.
+    if selection.source == "argument" and environment.platform and environment.fingerprint is None:
+        if PLATFORMS.canonical(environment.platform) != selection.platform_name:
+            logger.warning(
+                "VERL_PLATFORM is %s; it gives way to %s, for which the run asks.",
+                environment.platform,
+                selection.platform_name,
+            )
     record = next(record for record in selection.probes if record.platform == selection.platform_name)
     if record.available:
         return

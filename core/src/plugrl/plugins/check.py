@@ -6,7 +6,6 @@ manifest alone pulls in, and how long it takes.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from plugrl.errors import PluginError
+from plugrl.errors import PluginError, UserError
 from plugrl.plugins.discovery import discover
 from plugrl.plugins.hookspecs import Check
 from plugrl.plugins.ledger import PluginRecord
@@ -30,6 +29,9 @@ IMPORT_BUDGET_MS = 250.0
 
 DEADLINE_S = 60.0
 
+_MARKER = "\n@plugrl "
+"""Stands before the answer of the process; what plugins print may come before and after."""
+
 
 def check_plugin(name: str) -> list[Check]:
     """Check an installed plugin by its own or its distribution's name, in a process of its own.
@@ -40,15 +42,20 @@ def check_plugin(name: str) -> list[Check]:
     environment = {key: value for key, value in os.environ.items() if key not in ("PLUGRL_PLUGINS", "PLUGRL_STRICT")}
     command = [sys.executable, "-m", "plugrl.plugins.check", name]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S
+        )
     except subprocess.TimeoutExpired as error:
         raise PluginError(f"Loading {name} took more than {DEADLINE_S:.0f} s: something hangs at import.") from error
-    answer = done.stdout.rpartition("\n@plugrl ")[2]
+    answer = done.stdout.rpartition(_MARKER)[2]
     try:
-        return [Check(**row) for row in json.loads(answer)]
-    except ValueError as error:
-        text = done.stderr.strip() or f"The process that loads {name} ended with {done.returncode}."
-        raise PluginError(text) from error
+        # What a plugin prints when the process ends may follow.
+        rows, _ = json.JSONDecoder().raw_decode(answer)
+        return [Check(**row) for row in rows]
+    except (TypeError, ValueError) as error:
+        said = done.stderr.strip().splitlines()[-1:]
+        ended = f"The process that loads {name} ended with {done.returncode}, without an answer."
+        raise PluginError(said[0] if done.returncode == 1 and said else " ".join([ended, *said])) from error
 
 
 def run_checks(name: str) -> Iterator[Check]:
@@ -113,9 +120,10 @@ def _all_targets(manifest: Plugin) -> Iterator[str]:
 
 
 def _check_again(record: PluginRecord) -> Check:
-    """Reload the manifest's module and load once more: the registries must stay as they are."""
+    """Import the manifest's module anew and load once more: the registries must stay as they are."""
     before = _content()
-    importlib.reload(sys.modules[record.value.partition(":")[0]])
+    # Not importlib.reload: like any other failure of the import, a second one is to be a state and not an error here.
+    sys.modules.pop(record.value.partition(":")[0], None)
     found = next(item for item in discover() if item.value == record.value and item.name == record.name)
     again = stage_plugin(found)
     problem = again.record.reason or _apply_again(again)
@@ -146,10 +154,10 @@ def main() -> int:
     """Print the checks of the plugin in ``sys.argv[1]`` as JSON after a marker; other output may come before."""
     try:
         rows = [asdict(check) for check in run_checks(sys.argv[1])]
-    except PluginError as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n@plugrl " + json.dumps(rows))
+    print(_MARKER + json.dumps(rows))
     return 0
 
 

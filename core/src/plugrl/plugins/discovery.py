@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, EntryPoint, distributions
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from plugrl.plugins.manifest import ENTRY_POINT_GROUP
 from plugrl.provenance import Origin
@@ -17,8 +18,9 @@ from plugrl.provenance import Origin
 class Discovered:
     """One entry point of the group.
 
-    ``name`` is the plugin's name, ``value`` where its manifest is (``module:attribute``). ``distribution`` and
-    ``version`` are None when the metadata do not tell. ``path`` is the source folder of an editable install.
+    ``name`` is the plugin's name, ``value`` where its manifest is (``module:attribute``, empty where the metadata are
+    damaged). ``distribution`` and ``version`` are None when the metadata do not tell. ``path`` is the source folder of
+    an editable install.
     """
 
     name: str
@@ -73,9 +75,8 @@ def discover(found: Iterable[Distribution] | None = None) -> list[Discovered]:
             seen.add(normalize(name))
         path = _editable_path(distribution)
         plugins += [
-            Discovered(name=entry.name, value=entry.value, distribution=name, version=version, path=path)
-            for entry in distribution.entry_points
-            if entry.group == ENTRY_POINT_GROUP
+            Discovered(name=plugin, value=value, distribution=name, version=version, path=path)
+            for plugin, value in _entries(distribution, name)
         ]
     return sorted(dict.fromkeys(plugins), key=_order)
 
@@ -84,9 +85,27 @@ def _order(plugin: Discovered) -> tuple[str, str, str]:
     return normalize(plugin.distribution or ""), normalize(plugin.name), plugin.value
 
 
+def _entries(distribution: Distribution, owner: str | None) -> list[tuple[str, str]]:
+    """Return name and value of each entry of the group; a file that cannot be parsed is one entry without a value."""
+    try:
+        entries = [entry for entry in distribution.entry_points if entry.group == ENTRY_POINT_GROUP]
+    except (TypeError, ValueError):
+        return [(normalize(owner or "unknown"), "")]
+    return [(entry.name, _value(entry)) for entry in entries]
+
+
+def _value(entry: EntryPoint) -> str:
+    """Return ``module:attribute`` without the spaces and the extras that may stand around it."""
+    parts = entry.pattern.match(entry.value)
+    return f"{parts['module']}:{parts['attr']}" if parts and parts["attr"] else entry.value
+
+
 def _identity(distribution: Distribution) -> tuple[str | None, str | None]:
     """Return name and version, each None where the metadata are missing or damaged."""
-    metadata: Any = distribution.metadata
+    try:
+        metadata: Any = distribution.metadata
+    except (OSError, TypeError, UnicodeDecodeError):
+        return None, None
     if metadata is None:
         return None, None
     return metadata.get("Name"), metadata.get("Version")
@@ -95,12 +114,13 @@ def _identity(distribution: Distribution) -> tuple[str | None, str | None]:
 def _editable_path(distribution: Distribution) -> str | None:
     text = _read(distribution, "direct_url.json")
     try:
-        record = json.loads(text) if text else {}
+        record = json.loads(text)
     except ValueError:
         return None
-    if not record.get("dir_info", {}).get("editable"):
+    install = record.get("dir_info") if isinstance(record, dict) else None
+    if not isinstance(install, dict) or not install.get("editable"):
         return None
-    return str(record.get("url", "")).removeprefix("file://") or None
+    return unquote(urlsplit(str(record.get("url", ""))).path) or None
 
 
 def _read(distribution: Distribution, name: str) -> str:

@@ -18,8 +18,15 @@ from plugrl.registry import Registration
 
 Names: TypeAlias = str | tuple[str, ...]
 
+_SECTION_KEY = re.compile(r"[a-z][a-z0-9_]*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _COMMON_FIELDS = {"target", "summary", "needs", "force", "aliases", "file", "line"}
+
+SECTION_OWNERS = ("actor", "critic", "ref")
+"""The sections of the configuration to which an engine may add its own."""
+
+MODEL_CATEGORIES = ("language", "value", "embodied")
+"""What a model type can be; an engine finds it as ``language_model`` and so on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +39,17 @@ class ConfigSection:
         schema: ``"module:attribute"`` of the pydantic model that checks it.
     """
 
-    owners: tuple[str, ...] = ("actor", "critic", "ref")
+    owners: tuple[str, ...] = SECTION_OWNERS
     key: str
     schema: str
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the declaration, each as a phrase."""
+        if not isinstance(self.key, str) or not _SECTION_KEY.fullmatch(self.key):
+            yield f"key {self.key!r} of a section must match {_SECTION_KEY.pattern}"
+        if not isinstance(self.owners, tuple) or not set(self.owners) <= set(SECTION_OWNERS):
+            yield f"owners of section {self.key} must be a tuple of {', '.join(SECTION_OWNERS)}, not {self.owners!r}"
+        yield from bad_target(f"schema of section {self.key}", self.schema)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +107,9 @@ class Entry:
         """Yield what is wrong with the declaration, each as a phrase."""
         yield from bad_target("target", self.target)
         yield from bad_names("needs", self.needs)
+        yield from bad_text("summary", self.summary)
+        if not isinstance(self.force, bool):
+            yield f"force {self.force!r} must be True or False"
         keys = self.keys()
         if not keys:
             yield "it claims no key: an empty tuple registers nothing"
@@ -120,6 +138,8 @@ class PlatformEntry(Entry):
         """Yield what is wrong with the declaration, each as a phrase."""
         yield from super().problems()
         yield from bad_names("aliases", self.aliases)
+        yield from bad_text("vendor", self.vendor)
+        yield from bad_text("device", self.device)
         if not isinstance(self.priority, int):
             yield f"priority is {self.priority!r}, not a whole number"
 
@@ -148,11 +168,19 @@ class EngineEntry(Entry):
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the declaration, each as a phrase."""
+        for name in self.key_fields:
+            value = getattr(self, name)
+            if not isinstance(value, str | tuple) and not (name == "vendor" and value is None):
+                yield f"{name} {value!r} must be a name or a tuple of names"
+                return  # the keys cannot be made
         yield from super().problems()
         yield from bad_names("capabilities", self.capabilities)
+        if not isinstance(self.sections, tuple):
+            yield f"sections must be a tuple of ConfigSection, not {self.sections!r}"
+            return
         for section in self.sections:
             if isinstance(section, ConfigSection):
-                yield from bad_target(f"schema of section {section.key}", section.schema)
+                yield from section.problems()
             else:
                 yield f"{section!r} in sections is no ConfigSection"
 
@@ -168,6 +196,12 @@ class ModelEntry(Entry):
     category: str = "language"
     schema: str | None = None
     processor: str | None = None
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the declaration, each as a phrase."""
+        yield from super().problems()
+        if self.category not in MODEL_CATEGORIES:
+            yield f"category {self.category!r} must be one of {', '.join(MODEL_CATEGORIES)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +284,8 @@ class Patch:
         """Yield what is wrong with the declaration, each as a phrase."""
         yield from bad_target("target", self.target)
         yield from bad_target("replacement", self.replacement)
-        if not self.reason.strip():
+        yield from bad_text("reason", self.reason)
+        if isinstance(self.reason, str) and not self.reason.strip():
             yield "reason is empty"
         yield from _bad_versions(self.remove_in, self.applies_to)
 
@@ -267,19 +302,25 @@ def bad_names(name: str, names: Any) -> Iterator[str]:
         yield f"{name} must be a tuple of names, not {names!r}"
 
 
+def bad_text(name: str, text: Any) -> Iterator[str]:
+    """Yield a phrase unless ``text`` is a text."""
+    if not isinstance(text, str):
+        yield f"{name} {text!r} must be a text"
+
+
 def _as_tuple(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _bad_versions(version: str, requirement: str) -> Iterator[str]:
+def _bad_versions(version: Any, requirement: Any) -> Iterator[str]:
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.version import InvalidVersion, Version
 
     try:
         Version(version)
-    except InvalidVersion:
+    except (InvalidVersion, TypeError):
         yield f"remove_in {version!r} is no version"
     try:
         Requirement(requirement)
-    except InvalidRequirement:
+    except (InvalidRequirement, TypeError):
         yield f"applies_to {requirement!r} is no requirement such as torch>=2.6,<2.8"

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Iterable
 
-from plugrl.errors import PluginError
+from plugrl.errors import STOPS, PluginError, one_line
 from plugrl.plugins import guard
 from plugrl.plugins.commit import apply_all
 from plugrl.plugins.ledger import ExtensionRecord
@@ -43,13 +43,11 @@ def _load(name: str) -> ExtensionRecord:
     with guard.watching_imports() as heavy:
         try:
             _import_and_register(name)
-        except KeyboardInterrupt:
+        except STOPS:
             raise
         except BaseException as error:
             failure = error
-    record = ExtensionRecord(
-        module=name, import_ms=(time.perf_counter() - started) * 1000, heavy_imports=tuple(heavy)
-    )
+    record = ExtensionRecord(module=name, import_ms=(time.perf_counter() - started) * 1000, heavy_imports=tuple(heavy))
     return record if failure is None else _failed(record, failure)
 
 
@@ -68,7 +66,7 @@ def _failed(record: ExtensionRecord, error: BaseException) -> ExtensionRecord:
     return ExtensionRecord(
         module=record.module,
         state="failed",
-        reason=f"{type(error).__name__}: {error}".rstrip(": ").rstrip("."),
+        reason=one_line(error).rstrip("."),
         error=error,
         traceback="".join(traceback.format_exception(error)),
         import_ms=record.import_ms,

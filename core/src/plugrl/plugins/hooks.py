@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from plugrl.errors import ConfigError, PluginError
+from plugrl.errors import STOPS, ConfigError, PluginError, one_line
 
 if TYPE_CHECKING:
     import pluggy
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 MAY_RAISE = frozenset({"on_worker_start"})
 """Hooks whose failure stops what called them; a failure of any other is recorded."""
+
+_RETURNS = {"doctor_checks": "Check", "on_config": "Diagnostic"}
+"""Hooks that return a list, and of what."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +44,14 @@ _failures: list[HookFailure] = []
 
 
 def register(name: str, module: ModuleType) -> None:
-    """Add the hook implementations of a plugin, under its name, after :func:`verify` accepted them."""
+    """Add the hook implementations of a plugin, under its name, after :func:`verify` accepted them.
+
+    A module that two plugins name is called once, for the first of them.
+    """
     global _manager
     if _manager is None:
         _manager = _new_manager()
-    if not _manager.has_plugin(name):
+    if not _manager.has_plugin(name) and not _manager.is_registered(module):
         _manager.register(module, name)
 
 
@@ -82,10 +88,28 @@ def fire(hook: str, **arguments: Any) -> list[Any]:
     for name, plugin in plugins:
         others = [other for _, other in plugins if other is not plugin]
         try:
-            results += manager.subset_hook_caller(hook, others)(**arguments)
-        except (Exception, SystemExit) as error:
+            returned = manager.subset_hook_caller(hook, others)(**arguments)
+            _check_returned(hook, returned)
+        except STOPS:
+            raise
+        except BaseException as error:  # Third-party code: the failure of this plugin alone.
             _note_failure(name, hook, error)
+        else:
+            results += returned
     return results
+
+
+def _check_returned(hook: str, returned: list[Any]) -> None:
+    """Raise TypeError unless a hook returned what its callers rely on."""
+    from plugrl.plugins import hookspecs
+
+    for result in returned:
+        if hook == "report_header" and not isinstance(result, str):
+            raise TypeError(f"it must return a text, not {result!r}")
+        if hook in _RETURNS:
+            kind = getattr(hookspecs, _RETURNS[hook])
+            if not isinstance(result, list | tuple) or not all(isinstance(item, kind) for item in result):
+                raise TypeError(f"it must return a list of plugrl.plugins.{kind.__name__}, not {result!r}")
 
 
 def diagnose(config: Any) -> list[Diagnostic]:
@@ -119,7 +143,7 @@ def isolated() -> Iterator[None]:
 
 
 def _note_failure(name: str, hook: str, error: BaseException) -> None:
-    reason = f"{type(error).__name__}: {error}"
+    reason = one_line(error)
     if hook in MAY_RAISE:
         raise PluginError(f"Plugin {name} failed in its hook {hook}: {reason}") from error
     if any((failure.plugin, failure.hook) == (name, hook) for failure in _failures):

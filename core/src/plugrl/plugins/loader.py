@@ -80,7 +80,7 @@ def load(found: Sequence[Discovered], environment: Environment, settings: Plugin
         else:
             outcome[plugin] = stage_plugin(plugin)
     committed, notes = commit(list(outcome.values()))
-    for note in notes:
+    for note in (*admission.doubtful(ordered), *notes):
         logger.warning("%s", note)
     extensions = load_extensions(environment.ext_modules)
     _register_hooks(committed)

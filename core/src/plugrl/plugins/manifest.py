@@ -24,6 +24,7 @@ from plugrl.plugins.entries import (
     PlatformEntry,
     RewardEntry,
     RolloutEntry,
+    bad_text,
 )
 
 PLUGIN_API = 1
@@ -32,6 +33,7 @@ PLUGIN_API = 1
 ENTRY_POINT_GROUP = "plugrl.plugins"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 CONTRIBUTIONS: Mapping[str, type[Entry]] = {
     "platforms": PlatformEntry,
@@ -91,10 +93,8 @@ class Plugin:
         for name, entry_type in CONTRIBUTIONS.items():
             found += _bad_entries(name, getattr(self, name), entry_type)
         found += _bad_entries("patches", self.patches, Patch)
-        variables = self.worker_env or {}
-        texts = isinstance(variables, Mapping) and all(isinstance(x, str) for pair in variables.items() for x in pair)
-        if not texts:
-            found.append("worker_env must map names of variables to texts")
+        if self.worker_env is not None and not _is_environment(self.worker_env):
+            found.append(f"worker_env must map names of variables to texts, not {self.worker_env!r}")
         return found
 
 
@@ -105,10 +105,19 @@ def _bad_identity(plugin: Plugin) -> Iterator[str]:
         yield f"api {plugin.api!r} must be a whole number"
     if not isinstance(plugin.requires_core, str):
         yield f"requires_core {plugin.requires_core!r} must be a version range such as >=0.1,<0.2"
-    if not isinstance(plugin.summary, str) or not plugin.summary.strip():
+    yield from bad_text("url", plugin.url)
+    yield from bad_text("summary", plugin.summary)
+    if isinstance(plugin.summary, str) and not plugin.summary.strip():
         yield "summary is empty"
     if plugin.hooks is not None and not isinstance(plugin.hooks, str):
         yield f"hooks {plugin.hooks!r} must be the dotted name of a module"
+
+
+def _is_environment(variables: Any) -> bool:
+    return isinstance(variables, Mapping) and all(
+        isinstance(name, str) and _VARIABLE.fullmatch(name) and isinstance(value, str)
+        for name, value in variables.items()
+    )
 
 
 def _bad_entries(name: str, entries: Any, entry_type: type[Any]) -> Iterator[str]:

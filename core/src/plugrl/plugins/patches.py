@@ -7,7 +7,7 @@ import importlib.metadata
 from dataclasses import dataclass
 
 import plugrl
-from plugrl.errors import PluginError
+from plugrl.errors import STOPS, PluginError, one_line
 from plugrl.plugins.entries import Patch
 from plugrl.plugins.ledger import Ledger
 from plugrl.targets import import_target
@@ -80,6 +80,8 @@ def _apply(applied: AppliedPatch) -> None:
             holder = getattr(holder, parent)
         getattr(holder, name)
         setattr(holder, name, import_target(applied.patch.replacement))
-    except (ImportError, AttributeError, PluginError) as error:
-        text = f"Plugin {applied.plugin} cannot patch {applied.patch.target}: {type(error).__name__}: {error}"
+    except STOPS:
+        raise
+    except BaseException as error:  # Third-party code on both sides.
+        text = f"Plugin {applied.plugin} cannot patch {applied.patch.target}: {one_line(error)}"
         raise PluginError(text) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ from plugrl.errors import PluginError, nearest, one_of
 from plugrl.plugins.discovery import Discovered, normalize
 
 if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
     from plugrl.plugins.ledger import Ledger, PluginRecord
 
 
@@ -71,13 +73,23 @@ class Filter:
 
     def unmatched(self, found: Sequence[Discovered]) -> list[PluginError]:
         """Return one error per allow-list item that no installed plugin has as its name."""
-        errors = []
+        return [PluginError(text) for rule, text, _ in self._unknown(found) if rule.is_allow]
+
+    def doubtful(self, found: Sequence[Discovered]) -> list[str]:
+        """Return a warning per deny-list item that nothing has as its name but something nearly: a slip of the pen.
+
+        Others are no mistake: one list may serve machines with different plugins.
+        """
+        return [text for rule, text, like in self._unknown(found) if not rule.is_allow and like is not None]
+
+    def _unknown(self, found: Sequence[Discovered]) -> Iterator[tuple[_Rule, str, str | None]]:
+        """Yield each listed name that is not installed: its rule, a message, and the nearest installed name."""
         known = sorted({name for plugin in found for name in plugin.names})
         for rule in self.rules:
             for name in rule.names:
-                if rule.is_allow and normalize(name) not in known:
-                    errors.append(PluginError(_unmatched_text(rule.shown, name, known, found)))
-        return errors
+                if normalize(name) not in known:
+                    like = nearest(normalize(name), known)
+                    yield rule, _unmatched_text(rule.shown, name, like, found), like
 
 
 def missing_requirements(required: Iterable[str], ledger: Ledger) -> list[PluginError]:
@@ -103,9 +115,18 @@ def _requirement_error(text: str, ledger: Ledger) -> PluginError | None:
     if not active:
         return _inactive_error(asks, records[0])
     version = active[0].version
-    if version and not requirement.specifier.contains(version, prereleases=True):
+    if version and not _satisfies(version, requirement):
         return PluginError(f"{asks}{version} is installed. Install it with: pip install '{text}'")
     return None
+
+
+def _satisfies(version: str, requirement: Requirement) -> bool:
+    from packaging.version import InvalidVersion
+
+    try:
+        return requirement.specifier.contains(version, prereleases=True)
+    except InvalidVersion:  # Metadata may hold any text; it satisfies only a requirement without a range.
+        return not requirement.specifier
 
 
 def _inactive_error(asks: str, record: PluginRecord) -> PluginError:
@@ -114,7 +135,6 @@ def _inactive_error(asks: str, record: PluginRecord) -> PluginError:
     return error
 
 
-def _unmatched_text(shown: str, name: str, known: Sequence[str], found: Sequence[Discovered]) -> str:
-    like = nearest(normalize(name), known)
+def _unmatched_text(shown: str, name: str, like: str | None, found: Sequence[Discovered]) -> str:
     hint = f' Did you mean "{like}"?' if like else ""
     return f'{shown}: no plugin "{name}" is installed.{hint} Installed: {one_of(plugin.name for plugin in found)}.'

@@ -1,6 +1,6 @@
 """One plugin from its entry point to a list of claims, touching no registry: import, validate, stage.
 
-This is a boundary to foreign code: whatever it raises ends as the state of that plugin, except Ctrl-C.
+This is a boundary to foreign code: whatever it raises ends as the state of that plugin, except Ctrl-C and SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import plugrl
-from plugrl.errors import IncompatiblePlugin, PluginError
+from plugrl.errors import STOPS, IncompatiblePlugin, PluginError, one_line
 from plugrl.plugins import guard, manifest
 from plugrl.plugins.discovery import Discovered
 from plugrl.plugins.ledger import Phase, PluginRecord
@@ -56,9 +56,12 @@ def new_record(found: Discovered, **changes: Any) -> PluginRecord:
 
 
 def fail(record: PluginRecord, phase: Phase, error: BaseException) -> PluginRecord:
-    """Return the record with the state, reason and traceback of ``error``."""
+    """Return the record with the state, reason (one line) and traceback of ``error``.
+
+    A manifest that did not pass validation is dropped, because it may hold anything.
+    """
     incompatible = isinstance(error, IncompatiblePlugin)
-    reason = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    reason = one_line(error, with_type=not isinstance(error, PluginError))
     return replace(
         record,
         state="incompatible" if incompatible else "failed",
@@ -66,11 +69,12 @@ def fail(record: PluginRecord, phase: Phase, error: BaseException) -> PluginReco
         reason=reason.rstrip("."),
         error=error,
         traceback="".join(traceback.format_exception(error)),
+        manifest=None if phase == "validate" and not incompatible else record.manifest,
     )
 
 
 def stage_plugin(found: Discovered) -> Staged:
-    """Take a plugin as far as it gets; never raises but KeyboardInterrupt."""
+    """Take a plugin as far as it gets; never raises but on Ctrl-C and SIGTERM."""
     steps: tuple[tuple[Phase, Callable[[PluginRecord], PluginRecord]], ...] = (
         ("import", _import),
         ("validate", _validate),
@@ -83,7 +87,7 @@ def stage_plugin(found: Discovered) -> Staged:
             try:
                 with guard.watching_imports() as heavy:
                     record = step(record)
-            except KeyboardInterrupt:
+            except STOPS:
                 raise
             except BaseException as error:
                 record = fail(record, phase, error)
@@ -99,6 +103,8 @@ def stage_plugin(found: Discovered) -> Staged:
 
 
 def _import(record: PluginRecord) -> PluginRecord:
+    if not record.value:
+        raise PluginError("its entry_points.txt is damaged: write NAME = package.module:attribute")
     loaded = import_target(record.value)
     if not isinstance(loaded, Plugin):
         raise PluginError(f"{record.value} is a {type(loaded).__name__}, not a plugrl.plugins.Plugin")

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from plugrl.errors import ConfigError, NotRegistered, PluginError, UserError, one_of
+from plugrl.errors import STOPS, ConfigError, NotRegistered, PluginError, UserError, one_line, one_of
 from plugrl.registry import Registry, import_target
 from plugrl.rewards.base import RewardFunction
 
@@ -54,15 +54,20 @@ def get_reward(name: str, **options: Any) -> RewardFunction:
 def _import_function(target: str) -> RewardFunction:
     try:
         function = import_target(target)
-    except (ImportError, PluginError) as error:
-        raise NotRegistered(f'Reward function "{target}" cannot be imported: {error}') from error
+    except STOPS:
+        raise
+    except BaseException as error:  # The user's code.
+        raise NotRegistered(f'Reward function "{target}" cannot be imported: {one_line(error)}') from error
     if not callable(function):
         raise UserError(f'Reward "{target}" is no function, it is {function!r}.')
     return function
 
 
 def _check_options(name: str, function: RewardFunction, options: dict[str, Any]) -> None:
-    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # Some functions of C extensions do not tell.
+        return
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
     # The first three are the response, the ground truth and the extra information: the caller's, not options.

@@ -1,0 +1,1 @@
+"""Test plugin: wants the name of a built-in platform."""

@@ -1,0 +1,1 @@
+"""Test plugin: prints wherever it can."""
