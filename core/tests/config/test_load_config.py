@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from plugrl.config import RunConfig, load_config
+from plugrl.config.loader import narrow_plugins, read_tree
 from plugrl.config.show import schema_text, to_yaml
 from plugrl.errors import ConfigError, DuplicateRegistration, EngineNotFound, ModelNotFound, NotRegistered, PluginError
 from plugrl.registry import registry_of
@@ -179,11 +180,55 @@ def test_one_key_cannot_have_two_schemas(write: Any) -> None:
         load(write)
 
 
-def test_a_section_may_not_take_a_key_of_the_core(write: Any) -> None:
-    bad = (FakeSection("optim", EngineSection),)
-    registry_of("engine").register_target(("language_model", "x", "*", None), "no:where", meta={"sections": bad})
-    with pytest.raises(PluginError, match="key of the core"):
-        load(write)
+@pytest.mark.parametrize(
+    ("key", "schema", "words"),
+    [("optim", EngineSection, "key of the core"), ("acme_config", "no_such_module_here:C", "failed to load")],
+)
+def test_a_section_that_cannot_be_had_stops_only_who_uses_it(
+    write: Any, caplog: pytest.LogCaptureFixture, key: str, schema: Any, words: str
+) -> None:
+    registry_of("engine").register_target(
+        ("language_model", "acme", "*", None), "no:where", meta={"sections": (FakeSection(key, schema),)}
+    )
+    load(write)
+    assert words in caplog.text and "engine acme cannot be used for actor" in caplog.text
+    with pytest.raises(PluginError, match=words):
+        load(write, "actor.strategy=acme")
+    if key == "acme_config":
+        with pytest.raises(PluginError, match=words):
+            load(write, "actor.acme_config.x=1")
+
+
+@pytest.mark.parametrize(
+    "key", ["model.model_type", "rollout.name", "algorithm.adv_estimator", "critic.model.model_type"]
+)
+@pytest.mark.parametrize("value", ["[a]", "{a: b}"])
+def test_a_name_that_is_no_text_is_refused_like_any_other_value(write: Any, key: str, value: str) -> None:
+    assert f"{key}: must be a text, not" in failure(write, f"{key}={value}")
+
+
+@pytest.mark.parametrize("section", ["actor", "critic", "ref", "trainer", "rollout", "model", "plugins"])
+@pytest.mark.parametrize("value", ["5", "[1]", "abc"])
+def test_a_section_that_is_none_is_refused_by_its_own_name(write: Any, section: str, value: str) -> None:
+    assert f"{section}: must be a section with keys, not" in failure(write, f"{section}={value}")
+
+
+def test_true_is_no_number(write: Any) -> None:
+    assert "trainer.seed: must be a number, not True (command line)" in failure(write, "trainer.seed=true")
+    assert "actor.optim.lr: must be a number, not False" in failure(write, "actor.optim.lr=false")
+    assert load(write, "trainer.val_before_train=true").trainer.val_before_train
+
+
+def test_a_section_written_with_dots_in_a_file_is_explained(write: Any) -> None:
+    with pytest.raises(ConfigError, match="trainer.seed: unknown key: in a file, write a section below its name"):
+        load_config(write(BASE + "trainer.seed: 3\n"))
+
+
+@pytest.mark.parametrize(("deny", "expected"), [("abc", ["abc", "x"]), ("[a, b]", ["a", "b", "x"])])
+def test_a_single_text_in_a_list_of_plugins_is_one_plugin(write: Any, deny: str, expected: list[str]) -> None:
+    tree = read_tree(write(""), [f"plugins.deny={deny}", "plugins.allow=a-b"])
+    narrow_plugins(tree, ["no:x", "a", "a_b"])
+    assert tree.find(("plugins", "deny")) == expected and tree.find(("plugins", "allow")) == ["a_b"]
 
 
 def test_a_models_own_rule_is_reported_at_the_model(write: Any) -> None:

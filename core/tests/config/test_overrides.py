@@ -84,3 +84,15 @@ def test_keys_follow_others_unless_given(write: Any) -> None:
     assert tree.find(("ref", "log_prob_max_token_len_per_gpu")) == 99
     assert tree.find(("rollout", "log_prob_use_dynamic_bsz")) is True
     assert tree.find(("critic", "ppo_max_token_len_per_gpu")) == 99
+
+
+def test_an_override_is_where_its_value_comes_from_whatever_it_is(write: Any) -> None:
+    path = write("trainer: {project_name: mine, seed: 1}\n")
+    for value in ("{a: b}", "[1]", "x"):
+        assert read_tree(path, [f"trainer.project_name={value}"]).origin(("trainer", "project_name")) == "command line"
+    assert "line" in read_tree(path, ["trainer.project_name=x"]).origin(("trainer", "seed"))
+
+
+def test_a_value_for_the_bare_prefix_is_refused(write: Any) -> None:
+    with pytest.raises(ConfigError, match="actor_rollout_ref: must be a section with keys, not 5"):
+        read_tree(write("actor_rollout_ref: 5\n"))

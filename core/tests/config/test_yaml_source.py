@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,36 @@ def test_an_empty_document_is_empty(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing\.yaml: No such file"):
         read_document(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: &x {b: *x}", "alias of itself"),
+        ("a: &x [*x]", "alias of itself"),
+        ("a: " + "[" * 2000 + "]" * 2000, "nested too deeply"),
+        ("a: \0", "special characters"),
+        ("a: !!int x", "invalid literal"),
+        ("a: !!bool x", "x"),
+        ("a: !!timestamp x", "groupdict"),
+        ("a: " + "9" * 5000, "4300 digits"),
+        ("a: [{b: 1, b: 2}]", "a.0.b stands twice"),
+    ],
+)
+def test_whatever_pyyaml_raises_is_one_message(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        read_document(path)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        parse_value(text)
+
+
+def test_a_text_that_is_a_comment_is_not_taken_for_nothing() -> None:
+    with pytest.raises(ConfigError, match="is a comment in YAML"):
+        parse_value("# {prompt}")
+
+
+def test_a_name_that_no_file_can_have_is_one_message() -> None:
+    with pytest.raises(ConfigError, match="null byte"):
+        read_document(Path("a\0b"))

@@ -19,6 +19,7 @@ from plugrl.config.sections import plugin_schema
 from plugrl.config.tree import DEFAULT, Tree
 from plugrl.config.yaml_source import KeyPath, read_document
 from plugrl.errors import ConfigError
+from plugrl.plugins.discovery import normalize
 from plugrl.registry import registry_of
 
 _S = TypeVar("_S", bound=BaseModel)
@@ -88,20 +89,26 @@ def narrow_plugins(tree: Tree, options: Sequence[str]) -> None:
     """Add the plugins named for one run to `plugins.allow` and `plugins.deny`; restrictions add up."""
     wanted = [option for option in options if not option.startswith("no:")]
     unwanted = [option[3:] for option in options if option.startswith("no:")]
+    if not options:
+        return
+    given = _plugins_section(tree)
     if wanted:
-        known = tree.find(("plugins", "allow"))
-        allow = wanted if known is None else [name for name in wanted if name in known]
+        known = given.allow and {normalize(name) for name in given.allow}
+        allow = wanted if known is None else [name for name in wanted if normalize(name) in known]
         tree.replace(("plugins", "allow"), allow, "command line")
     if unwanted:
-        deny = [*(tree.find(("plugins", "deny")) or ()), *unwanted]
-        tree.replace(("plugins", "deny"), deny, "command line")
+        tree.replace(("plugins", "deny"), [*given.deny, *unwanted], "command line")
+
+
+def _plugins_section(tree: Tree) -> PluginsConfig:
+    return validated(PluginsConfig, tree, {}, ("plugins",)) if tree.has(("plugins",)) else PluginsConfig()
 
 
 def load_named_plugins(tree: Tree) -> None:
     """Load the plugins that the configuration admits. Raises PluginError when a required one is missing."""
     from plugrl.plugins import PluginSettings, load_plugins
 
-    wanted = validated(PluginsConfig, tree, {}, ("plugins",)) if tree.has(("plugins",)) else PluginsConfig()
+    wanted = _plugins_section(tree)
     load_plugins(PluginSettings(allow=wanted.allow, deny=wanted.deny, required=wanted.required))
 
 
@@ -145,8 +152,12 @@ def fill_defaults(tree: Tree) -> None:
 
 
 def _set(tree: Tree, path: KeyPath, value: Any) -> None:
-    if value is not None:
-        tree.insert(path, value, tree.origin(path) if tree.has(path) else DEFAULT)
+    if value is None:
+        return
+    if tree.has(path):
+        tree.insert(path, value, tree.origin(path))
+    else:
+        tree.fill(path, value)
 
 
 def _absolute(value: Any) -> Any:

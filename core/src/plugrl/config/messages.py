@@ -116,6 +116,8 @@ def _unknown(path: KeyPath, schema: type[BaseModel], owners: Mapping[KeyPath, st
     parent = path[:-1]
     if path in HINTS:
         return f"unknown key; {HINTS[path]}"
+    if "." in path[-1]:
+        return "unknown key: in a file, write a section below its name, not with dots"
     section = section_at(schema, parent[len(root) :])
     keys = [] if section is None else list(section.model_fields)
     owner = next((owners[parent[:n]] for n in range(len(parent), 0, -1) if parent[:n] in owners), None)

@@ -34,6 +34,8 @@ class Tree:
         for leaf, leaf_value in _leaves(path, value):
             target = canonical(leaf)
             if not target:
+                if leaf_value not in ({}, None):
+                    raise ConfigError(f"{dotted(leaf)}: must be a section with keys, not {leaf_value!r} ({origin})")
                 continue
             known = self.find(target)
             if unique and target in self.origins and known != leaf_value:
@@ -46,11 +48,14 @@ class Tree:
     def replace(self, path: KeyPath, value: Any, origin: str) -> None:
         """Set one value; a mapping replaces the mapping that was there."""
         target = canonical(path)
-        if target and isinstance(value, Mapping):
+        if target:
             parent = self.find(target[:-1]) if len(target) > 1 else self.values
             if isinstance(parent, dict):
                 parent.pop(target[-1], None)
+            self.origins = {key: known for key, known in self.origins.items() if key[: len(target)] != target}
         self.insert(path, value, origin)
+        if target:
+            self.origins[target] = origin
 
     def find(self, path: KeyPath) -> Any:
         """Return the value at ``path``, None if there is none."""
@@ -67,8 +72,9 @@ class Tree:
         return not path or (isinstance(parent, Mapping) and path[-1] in parent)
 
     def fill(self, path: KeyPath, value: Any, origin: str = DEFAULT) -> None:
-        """Set a value that was not given."""
-        if not self.has(path):
+        """Set a value that was not given; where a section is no mapping nothing is, which validation will refuse."""
+        around = (self.find(path[:length]) for length in range(1, len(path)))
+        if not self.has(path) and all(section is None or isinstance(section, dict) for section in around):
             self._set(path, value, origin)
 
     def is_default(self, path: KeyPath) -> bool:

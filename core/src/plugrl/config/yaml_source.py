@@ -51,12 +51,21 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 _CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
+_UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, KeyError, AttributeError)
+"""What PyYAML raises: beside its own errors those of Python, for too deep a nesting, ``!!int x`` and the like."""
+
+
 def parse_value(text: str) -> Any:
     """Return the value of ``text`` as YAML; raises ConfigError when it is none."""
     try:
-        return yaml.load(text, Loader=_CoreLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{text!r} is not a YAML value: {_problem(error)}") from error
+        value, _ = _read("the value", text)
+    except ConfigError:
+        raise
+    except _UNREADABLE as error:
+        raise ConfigError(f"{_shortened(text)} is not a YAML value: {_problem(error)}") from error
+    if value is None and text.lstrip().startswith("#"):
+        raise ConfigError(f"{text!r} is a comment in YAML")
+    return value
 
 
 def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
@@ -67,29 +76,47 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         raise ConfigError(f"Cannot read the configuration {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"The configuration {path} is not UTF-8 text: {error.reason}") from error
-    loader = _CoreLoader(text)
+    except ValueError as error:  # a name that no file can have
+        raise ConfigError(f"Cannot read the configuration {str(path)!r}: {error}") from error
     try:
-        node = loader.get_single_node()
-        if node is None:
-            return {}, {}
-        if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"The configuration {path} must be a mapping of keys, not a list or a single value")
-        lines: dict[KeyPath, int] = {}
-        _collect_lines(path, node, (), lines)
-        return loader.construct_document(node), lines
-    except yaml.YAMLError as error:
+        document, lines = _read(path, text)
+    except ConfigError:
+        raise
+    except _UNREADABLE as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{path}{line}: not valid YAML: {_problem(error)}") from error
+    if document is not None and not isinstance(document, dict):
+        raise ConfigError(f"The configuration {path} must be a mapping of keys, not a list or a single value")
+    return document or {}, lines
+
+
+def _read(source: Path | str, text: str) -> tuple[Any, dict[KeyPath, int]]:
+    """Return the value of a text and the line of each key; raises ConfigError for a key that stands twice."""
+    loader = _CoreLoader(text)
+    lines: dict[KeyPath, int] = {}
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None, lines
+        _collect_lines_below(source, node, (), lines)
+        return loader.construct_document(node), lines
     finally:
         loader.dispose()
 
 
-def _problem(error: yaml.YAMLError) -> str:
-    return str(getattr(error, "problem", None) or getattr(error, "reason", None) or error).splitlines()[0]
+def _problem(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply, or holds an alias of itself"
+    text = getattr(error, "problem", None) or getattr(error, "reason", None) or error
+    return (str(text).splitlines() or [type(error).__name__])[0]
 
 
-def _collect_lines(path: Path, node: yaml.MappingNode, prefix: KeyPath, lines: dict[KeyPath, int]) -> None:
+def _shortened(text: str) -> str:
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
+
+
+def _collect_lines(path: Path | str, node: yaml.MappingNode, prefix: KeyPath, lines: dict[KeyPath, int]) -> None:
     """Note the line of each key, refusing keys that stand twice in one mapping or are no text."""
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
@@ -102,5 +129,12 @@ def _collect_lines(path: Path, node: yaml.MappingNode, prefix: KeyPath, lines: d
             name = ".".join(key_path)
             raise ConfigError(f"{name} stands twice in {path}: lines {lines[key_path]} and {line}")
         lines[key_path] = line
-        if isinstance(value_node, yaml.MappingNode):
-            _collect_lines(path, value_node, key_path, lines)
+        _collect_lines_below(path, value_node, key_path, lines)
+
+
+def _collect_lines_below(path: Path | str, node: yaml.Node, prefix: KeyPath, lines: dict[KeyPath, int]) -> None:
+    if isinstance(node, yaml.MappingNode):
+        _collect_lines(path, node, prefix, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _collect_lines_below(path, item, (*prefix, str(index)), lines)

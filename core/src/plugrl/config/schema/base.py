@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import typing
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator, model_validator
 
 
 class Section(BaseModel):
@@ -25,6 +26,17 @@ class Section(BaseModel):
     def _empty_section(cls, value: Any) -> Any:
         """A section whose key stands in the file with nothing under it has its defaults."""
         return {} if value is None else value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false where a number is wanted: pydantic would read them as 1 and 0."""
+        if isinstance(value, bool) and info.field_name is not None:
+            annotation = cls.model_fields[info.field_name].annotation
+            wanted = {annotation, *typing.get_args(annotation)}
+            if wanted & {int, float} and not wanted & {bool, Any}:
+                raise ValueError(f"must be a number, not {value}")
+        return value
 
 
 def _as_list(value: Any) -> Any:
