@@ -234,6 +234,17 @@ def test_observations_between_tokens_do_not_change_returns(seed, gamma):
     assert not sparse[mask == 0].any()
 
 
+@pytest.mark.parametrize("name", ["grpo", "gdpo", "rloo", "gpg", "reinforce_plus_plus_baseline"])
+@pytest.mark.parametrize("reward", [0.1, 1 / 3, 100.1, -7.7])
+def test_equal_rewards_give_no_advantage(name, reward):
+    """Not even a little: the mean of equal numbers may round to another one, and 0 / 0 must not become 1."""
+    rewards, mask = torch.zeros(7, 4), torch.ones(7, 4)
+    rewards[:, -1] = reward
+    options = {"reward_components": {"a": [reward] * 7}} if name == "gdpo" else {}
+    advantages, _ = get_advantage(name)(rewards, mask, group_ids=[0] * 7, **options)
+    assert advantages.abs().max() == 0
+
+
 def test_returns_skip_observations():
     rewards, mask = torch.tensor([[0.0, 0, 0, 0, 2]]), torch.tensor([[1, 1, 0, 0, 1]])
     _, returns = get_advantage("reinforce_plus_plus")(rewards, mask, gamma=0.5)

@@ -35,8 +35,12 @@ class Groups:
         return values.new_zeros(shape).index_add_(0, self.index, values)[self.index]
 
     def mean(self, values: Tensor) -> Tensor:
-        """Return for each row the mean of ``values`` [B] over its group."""
-        return self.total(values) / self.size
+        """Return for each row the mean of ``values`` [B] over its group; exactly the value where all are equal.
+
+        Without that, rounding alone would give equal rewards a spread, which a normalisation then blows up.
+        """
+        highest = values.new_full((self.count,), -torch.inf).scatter_reduce_(0, self.index, values, "amax")[self.index]
+        return highest + self.total(values - highest) / self.size
 
     def std(self, values: Tensor) -> Tensor:
         """Return for each row the unbiased standard deviation [B] of its group; 1 in a group of one.
