@@ -1,16 +1,20 @@
-"""What a step gathers."""
+"""What a step gathers, and what the driver keeps between runs."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-from plugrl.data import PromptRecord
+from plugrl.algorithms import make_kl_controller
+from plugrl.data import PromptRecord, PromptSampler
+from plugrl.errors import CheckpointError
 from plugrl.rewards.base import RewardResult
 from plugrl.runners.experience import Experience
+from plugrl.runners.state import check_state, save_state
 
 
 def scored(*infos: dict[str, Any]) -> Experience:
@@ -24,3 +28,12 @@ def scored(*infos: dict[str, Any]) -> Experience:
 def test_only_numbers_that_every_response_has_are_components() -> None:
     experience = scored({"a": 1, "b": 0.5, "c": 1.0, "d": "x"}, {"a": True, "c": None, "e": 2.0, "d": 1})
     assert {name: values.tolist() for name, values in experience.reward_components().items()} == {"a": [1.0, 1.0]}
+
+
+def test_a_checkpoint_of_another_kind_of_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    save_state(tmp_path, step=2, sampler=PromptSampler(8, 2), kl_controller=make_kl_controller())
+    check_state(tmp_path, sampler=PromptSampler(8, 4), uses_critic=False)
+    with pytest.raises(CheckpointError, match=r"^trainer\.resume: .* without a critic"):
+        check_state(tmp_path, sampler=PromptSampler(8, 2), uses_critic=True)
+    with pytest.raises(CheckpointError, match=r"^trainer\.resume: .*num_rows was 8 .* is 9 now"):
+        check_state(tmp_path, sampler=PromptSampler(9, 2), uses_critic=False)

@@ -73,8 +73,8 @@ class PromptSampler:
         for name in ("num_rows", "shuffle", "seed"):
             if state[name] != getattr(self, name):
                 raise CheckpointError(
-                    f"The data position cannot be resumed: {name} was {state[name]} when it was saved and is "
-                    f"{getattr(self, name)} now."
+                    f"trainer.resume: the position in the data cannot be resumed: {name} was {state[name]} when it was "
+                    f"saved and is {getattr(self, name)} now."
                 )
         self.epoch, self._taken = int(state["epoch"]), int(state["taken"])
         self._order = self._permutation(self.epoch)

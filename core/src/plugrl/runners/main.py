@@ -27,6 +27,7 @@ from plugrl.runners.preflight import check_shared_folder, preflight
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.rl import RlRun, rl_plan
 from plugrl.runners.sft import SftRun, train_sft
+from plugrl.runners.state import check_state
 from plugrl.runners.summary import print_summary
 from plugrl.runners.validation import Validation, validate
 from plugrl.runtime import RaySession
@@ -64,9 +65,18 @@ def _train(config: RunConfig, lock: FolderLock) -> None:
         planned(config, data, get_platform(config.platform).device_count())
     if config.sft.before_rl and inputs.resume_from is None:
         PromptData(config, inputs.processor, supervised=True)
+    total = rl_plan(config, len(data.train), 1).total_steps
     if inputs.resume_from is None:
         set_aside(inputs.run_dir.path, config.trainer.resume)
         lock.renew()
+    else:
+        check_state(inputs.resume_from, sampler=data.sampler, uses_critic=config.uses_critic)
+    if _step_of(inputs.resume_from) >= total:
+        print(
+            f"Nothing is left to do: {inputs.resume_from} is of the last of {total} steps, or a later one. Raise "
+            "trainer.total_training_steps (or trainer.total_epochs) to go on."
+        )
+        return
     with opened(config, inputs, phase="rl") as (session, tracker):
         plan = planned(config, data, session.device_count)
         if config.sft.before_rl:

@@ -21,7 +21,7 @@ from plugrl.rewards.manager import RewardManager
 from plugrl.runners.components import Components
 from plugrl.runners.experience import Experience, collect
 from plugrl.runners.prompts import PromptBatch, PromptData
-from plugrl.runners.state import load_state, save_state
+from plugrl.runners.state import CRITIC, load_state, save_state
 from plugrl.runners.step import Step
 from plugrl.runners.validation import Validation, sampling_params, validate
 from plugrl.tracking.metrics import data_metrics, rollout_difference_metrics, timing_metrics
@@ -267,14 +267,14 @@ class RlRun:
         with self.store.write(step.number) as directory:
             self.actor.save(directory, step.number)
             if self.components.critic is not None:
-                self.components.critic.save(directory / "critic", step.number)
+                self.components.critic.save(directory / CRITIC, step.number)
             save_state(directory, step=step.number, sampler=self.data.sampler, kl_controller=self.kl_controller)
 
     def resume(self, checkpoint: Any) -> None:
         """Go on from a verified checkpoint: weights, optimizers, schedules, random states, data position."""
         self.actor.load(checkpoint)
         if self.components.critic is not None:
-            self.components.critic.load(checkpoint / "critic")
+            self.components.critic.load(checkpoint / CRITIC)
         step = load_state(checkpoint, sampler=self.data.sampler, kl_controller=self.kl_controller)
         self.first_step = step + 1
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from plugrl.algorithms import make_kl_controller
 from plugrl.checkpoints import read_json, write_json
 from plugrl.data import PromptSampler
 from plugrl.errors import CheckpointError
+
+CRITIC = "critic"
+"""The folder of the critic in a checkpoint."""
 
 STATE_FILE = Path("training_state") / "driver_state.json"
 
@@ -17,6 +21,16 @@ def save_state(directory: Path, *, step: int, sampler: PromptSampler, kl_control
     path = directory / STATE_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"step": step, "sampler": sampler.state_dict(), "kl_coef": kl_controller.value})
+
+
+def check_state(directory: Path, *, sampler: PromptSampler, uses_critic: bool) -> None:
+    """Check before anything starts that a verified checkpoint is of a run like this one; moves ``sampler``.
+
+    Raises CheckpointError when it holds no critic where one is trained, and as :func:`load_state`.
+    """
+    load_state(directory, sampler=sampler, kl_controller=make_kl_controller())
+    if uses_critic and not (directory / CRITIC).is_dir():
+        raise CheckpointError(f"trainer.resume: {directory} was saved by a run without a critic, this one trains one.")
 
 
 def load_state(directory: Path, *, sampler: PromptSampler, kl_controller: Any) -> int:
