@@ -91,6 +91,10 @@ def gather_objects(value: Any) -> list[Any]:
 def raise_together(error: Exception | None, doing: str) -> None:
     """Raise on all ranks when one of them failed, so that no rank waits for one that is gone. Collective."""
     messages = gather_objects(None if error is None else f"{type(error).__name__}: {error}")
-    failed = [f"rank {index}: {message}" for index, message in enumerate(messages) if message is not None]
+    ranks: dict[str, list[str]] = {}
+    for index, message in enumerate(messages):
+        if message is not None:
+            ranks.setdefault(message, []).append(str(index))
+    failed = [f"rank {', '.join(those)}: {message}" for message, those in ranks.items()]
     if failed:
         raise CheckpointError(f"{doing} failed. " + "; ".join(failed)) from error
