@@ -14,7 +14,7 @@ from plugrl.data import PromptRecord, PromptSampler
 from plugrl.errors import CheckpointError
 from plugrl.rewards.base import RewardResult
 from plugrl.runners.experience import Experience
-from plugrl.runners.state import check_state, save_state
+from plugrl.runners.state import check_state, load_state, save_state
 
 
 def scored(*infos: dict[str, Any]) -> Experience:
@@ -37,3 +37,14 @@ def test_a_checkpoint_of_another_kind_of_run_is_refused_before_anything_starts(t
         check_state(tmp_path, sampler=PromptSampler(8, 2), uses_critic=True)
     with pytest.raises(CheckpointError, match=r"^trainer\.resume: .*num_rows was 8 .* is 9 now"):
         check_state(tmp_path, sampler=PromptSampler(9, 2), uses_critic=False)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("fixed", 0.5), ("adaptive", 0.25)])
+def test_a_resumed_run_has_the_weight_that_was_configured_or_the_one_that_was_steered(
+    kind: str, expected: float, tmp_path: Path
+) -> None:
+    sampler, saved = PromptSampler(8, 2), make_kl_controller(kind, kl_coef=0.25)
+    save_state(tmp_path, step=2, sampler=sampler, kl_controller=saved)
+    resumed = make_kl_controller(kind, kl_coef=0.5)
+    assert load_state(tmp_path, sampler=sampler, kl_controller=resumed) == 2
+    assert resumed.value == expected

@@ -14,7 +14,7 @@ from typing import Literal
 from plugrl.checkpoints import CheckpointStore
 from plugrl.config.schema import RunConfig
 from plugrl.data.run_plan import RunPlan
-from plugrl.errors import ConfigError
+from plugrl.errors import ConfigError, MissingDependency
 from plugrl.models import get_processor
 from plugrl.models.processor import TextProcessor
 from plugrl.platforms import get_platform
@@ -217,7 +217,10 @@ def set_aside(run_dir: Path, resume: str) -> None:
 
 def finish(config: RunConfig, inputs: Inputs, validations: list[Validation], began: float) -> None:
     """Write the report and print the table; its figures are of the steps since ``began``, in seconds since 1970."""
-    write_curves(inputs.run_dir)
+    try:
+        write_curves(inputs.run_dir)
+    except MissingDependency as error:  # The report draws its own.
+        logger.warning("No %s: %s", inputs.run_dir.curves.name, error)
     report = write_report(inputs.run_dir)
     rows = [row for row in inputs.run_dir.read_metrics() if row.get("time", 0) >= began]
     tokens = sum(row.get("perf/total_num_tokens") or 0 for row in rows)
