@@ -52,8 +52,16 @@ def test_names_that_only_look_alike(key: str) -> None:
 
 
 def test_values_are_replaced_at_any_depth() -> None:
-    given = {"a": [{"api_key": "abc"}], "b": {"token": "x", "eos_token": "</s>"}, "n": 3, "password": None, "t": (1,)}
+    given = {
+        "p": {"password": 1234, "token": 7, "secret": False},
+        "a": [{"api_key": "abc"}],
+        "b": {"token": "x", "eos_token": "</s>"},
+        "n": 3,
+        "password": None,
+        "t": (1,),
+    }
     assert redact(given) == {
+        "p": {"password": REDACTED, "token": 7, "secret": False},
         "a": [{"api_key": REDACTED}],
         "b": {"token": REDACTED, "eos_token": "</s>"},
         "n": 3,

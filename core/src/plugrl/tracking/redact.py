@@ -53,4 +53,7 @@ def redact_argument(argument: str) -> str:
 
 
 def _hides(key: Any, item: Any) -> bool:
-    return is_secret(str(key)) and isinstance(item, str) and item != ""
+    """Whether an item is a secret: a text, or the digits of a password; a number as a `token` is a token's id."""
+    name = str(key)
+    number = isinstance(item, int) and not isinstance(item, bool) and not name.lower().endswith("token")
+    return is_secret(name) and (number or (isinstance(item, str) and item != ""))
