@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from plugrl.algorithms.aggregation import MODES  # noqa: E402
 from plugrl.config.schema import ActorConfig, CriticConfig  # noqa: E402
 from plugrl.engines.base import LossContext  # noqa: E402
 from plugrl.metric import Metric  # noqa: E402
+from plugrl.workers.groups import TrainingGroup  # noqa: E402
 from plugrl.workers.objectives import PolicyObjective, ValueObjective  # noqa: E402
 from plugrl.workers.training import TrainingWorker  # noqa: E402
 
@@ -59,3 +61,24 @@ def test_a_step_without_anything_to_learn_advances_the_schedule_all_the_same() -
     worker.engine = Engine()
     assert worker.train([], None, None) == [{"lr": Metric(0.5)}]
     assert worker.engine.steps == 1
+
+
+class Group:
+    """A group whose two ranks answer what it is given."""
+
+    size, name = 2, "actor"
+
+    def __init__(self, *metrics: dict[str, Metric]) -> None:
+        self.answers = [list(metrics)] * 2
+
+    def execute(self, method: str, **_: Any) -> Any:
+        """Return something to wait for."""
+        return SimpleNamespace(wait=lambda timeout: self.answers)
+
+
+def test_a_skipped_optimizer_step_is_said_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    sound, nan = ({"grad_norm": Metric(value), "skipped_steps": Metric(3, "max")} for value in (1.0, float("nan")))
+    TrainingGroup(Group(sound), 1.0).train([], None, None)
+    assert not caplog.records
+    TrainingGroup(Group(sound, nan), 1.0).train([], None, None)
+    assert "actor: a gradient was not finite" in caplog.text and "(3 so far)" in caplog.text

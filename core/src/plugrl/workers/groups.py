@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,8 @@ from plugrl.runtime.handle import wait_all
 from plugrl.runtime.weights import WeightRoute, weight_route
 from plugrl.workers.dispatch import balanced_split, merge_rows, reduce_metrics, row_lengths, take
 from plugrl.workers.transport import PackedCompletions
+
+logger = logging.getLogger(__name__)
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one rank."""
@@ -42,7 +46,13 @@ class TrainingGroup:
         per_rank: list[Arguments] = [
             (([shard[rank] for shard in shards], loss_function, options), {}) for rank in range(self.group.size)
         ]
-        return reduce_metrics(self.group.execute("train", per_rank=per_rank).wait(self.timeout))
+        metrics = reduce_metrics(self.group.execute("train", per_rank=per_rank).wait(self.timeout))
+        if not math.isfinite(metrics.get("grad_norm", 0.0)):
+            logger.warning(
+                "%s: a gradient was not finite, its optimizer step was skipped (%d so far).",
+                self.group.name, metrics.get("skipped_steps", 1),
+            )  # fmt: skip
+        return metrics
 
     def _shares(self, batch: Batch) -> list[torch.Tensor]:
         return balanced_split(row_lengths(batch), self.group.size)
