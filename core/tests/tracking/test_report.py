@@ -135,6 +135,12 @@ def test_charts_stay_within_their_frame(values: list[float]) -> None:
     ElementTree.fromstring(svg)
 
 
+def test_a_line_of_zeros_stands_at_the_bottom_of_its_chart() -> None:
+    points = [(1.0, 0.0), (2.0, 0.0)]
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", chart(Panel("t", [Line("l", points, points)])))
+    assert "0.1" in labels and not any(label.startswith(("-", "\u2212")) for label in labels)
+
+
 def test_time_shares_add_up_to_the_step() -> None:
     shares = time_shares([{"step": 1, "timing_s/step": 4.0, "timing_s/gen": 2.0, "timing_s/update_actor": 1.0}])
     assert [(share.name, share.seconds) for share in shares] == [

@@ -52,6 +52,8 @@ def _y_range(ys: list[float], percent: bool) -> tuple[float, float]:
         return 0.0, max(1.0, high)
     if low >= 0 and low < 0.5 * high:
         low = 0.0
+    if low == high == 0:
+        return 0.0, 0.1
     if low == high:
         low, high = low - (abs(low) or 1) * 0.1, high + (abs(high) or 1) * 0.1
     return low, high
