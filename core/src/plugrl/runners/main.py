@@ -119,11 +119,15 @@ def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
     with RaySession(config.cluster, load_plugins(), platform=config.platform) as session:
         components = launch(session, config, ("rollout",), total_steps=1)
         assert components.rollout is not None
-        validation = validate(config, components.rollout, data, processor, reward, 0)
+        validation = validate(config, components.rollout, data, processor, reward, 0, _say)
         components.close()
     for name, value in sorted(validation.metrics.items()):
         print(f"{name}: {value:.4f}")
     print_summary([validation], seconds=time.time() - began, steps=0, tokens=0, report=None)
+
+
+def _say(activity: str, done: int, total: int) -> None:
+    print(f"{activity} {done}/{total}", flush=True)
 
 
 def check_inputs(config: RunConfig, task: Literal["train", "sft"], needed: tuple[Component, ...]) -> Inputs:

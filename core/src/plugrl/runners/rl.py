@@ -257,7 +257,9 @@ class RlRun:
         """Measure the current weights on the held-out prompts."""
         if not self.data.val.records:
             return
-        validation = validate(self.config, self.rollout, self.data, self.processor, self.reward, step.number)
+        validation = validate(
+            self.config, self.rollout, self.data, self.processor, self.reward, step.number, self.tracker.progress
+        )
         self.validations.append(validation)
         step.record(validation.metrics)
         self.tracker.log_samples(validation.samples, step.number)

@@ -74,7 +74,9 @@ class SftRun:
         if not due or self.rollout is None or self.reward is None or not self.data.val.records:
             return False
         self.rollout.update_weights(self.actor, step.number)
-        validation = validate(self.config, self.rollout, self.data, self.processor, self.reward, step.number)
+        validation = validate(
+            self.config, self.rollout, self.data, self.processor, self.reward, step.number, self.tracker.progress
+        )
         self.validations.append(validation)
         step.record(validation.metrics)
         self.tracker.log_samples(validation.samples, step.number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,11 +99,17 @@ def validate(
     processor: TextProcessor,
     reward: RewardManager,
     step: int,
+    progress: Callable[[str, int, int], None],
 ) -> Validation:
-    """Answer every held-out prompt and judge the answers."""
+    """Answer every held-out prompt and judge the answers; ``progress`` is told of prompts done and their number."""
     start = time.perf_counter()
     params = validation_params(config, processor)
-    batches = [_answer(batch, rollout, processor, reward, params) for batch in data.validation_batches()]
+    batches: list[Experience] = []
+    done = 0
+    for batch in data.validation_batches():
+        batches.append(_answer(batch, rollout, processor, reward, params))
+        done += len(batch.prompts)
+        progress("validating", done, len(data.val.records))
     infos = [info for experience in batches for info in infos_for_validation(experience.results)]
     records = [record for experience in batches for record in experience.records]
     prompt_ids = [(part, group) for part, experience in enumerate(batches) for group in experience.group_ids]

@@ -63,6 +63,10 @@ class Tracker:
         values = {key: float(value) for key, value in metrics.items()}
         self._each(lambda logger: logger.log(values, step, self.phase))
 
+    def progress(self, activity: str, done: int, total: int) -> None:
+        """Tell a person how far a long part of a step has come."""
+        self._each(lambda logger: logger.progress(activity, done, total))
+
     def log_samples(self, rows: Sequence[Row], step: int) -> None:
         """Log sample generations: mappings with `prompt`, `response`, `reward` and what else there is."""
         rows = [dict(row) for row in rows]

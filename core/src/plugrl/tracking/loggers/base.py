@@ -50,6 +50,10 @@ class Logger(ABC):
     def log(self, metrics: Mapping[str, float], step: int, phase: str) -> None:
         """Take the metrics of one step."""
 
+    def progress(self, activity: str, done: int, total: int) -> None:
+        """Be told how far a long part of a step has come."""
+        return None
+
     def log_samples(self, rows: Sequence[Row], step: int, phase: str) -> None:
         """Take sample generations of one step."""
         return None

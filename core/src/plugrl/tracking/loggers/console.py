@@ -10,13 +10,17 @@ from typing import Any
 from plugrl.tracking.headline import duration, headline
 from plugrl.tracking.loggers.base import Logger, Row, RunInfo
 
+QUIET_SECONDS = 30.0
+"""Without a terminal, a line tells of progress within a step when nothing was printed for so long."""
+
 
 class ConsoleLogger(Logger):
-    """Writes to standard output; the time left follows from the steps of this process."""
+    """Writes to standard output; the time left follows from the steps of this process, from one line to the next."""
 
     def __init__(self, info: RunInfo) -> None:
         super().__init__(info)
         self._bar: Any = None
+        self._phase = ""
         self._task: Any = None
         self._interactive = sys.stdout.isatty()
         self._start(None, info.resume_step or 0)
@@ -25,11 +29,16 @@ class ConsoleLogger(Logger):
         """Start counting anew."""
         self._stop_bar()
         self._start(total_steps, first_step)
+        self._phase = phase
         if self._interactive and total_steps:
             self._start_bar(phase, total_steps, first_step)
 
     def log(self, metrics: Mapping[str, float], step: int, phase: str) -> None:
         """Print the step's headline numbers."""
+        now = time.monotonic()
+        if step > self._first:
+            self._seconds.append(now - self._logged)
+        self._logged = now
         parts = [f"{label} {text}" for label, text in headline(metrics)]
         total = f"/{self._total}" if self._total else ""
         left = self._left(step)
@@ -38,6 +47,14 @@ class ConsoleLogger(Logger):
         self._print(f"{phase} step {step}{total}  " + "  ".join(parts))
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
+
+    def progress(self, activity: str, done: int, total: int) -> None:
+        """Say it in the bar, or in a line where there is no terminal and nothing was said for long."""
+        if self._bar is not None:
+            text = f"{self._phase}, {activity} {done}/{total}" if done < total else self._phase
+            self._bar.update(self._task, description=text)
+        elif done < total and time.monotonic() - self._spoke >= QUIET_SECONDS:
+            self._print(f"{self._phase} {activity} {done}/{total}")
 
     def log_samples(self, rows: Sequence[Row], step: int, phase: str) -> None:
         """Samples go to the run directory, not to the console."""
@@ -49,15 +66,16 @@ class ConsoleLogger(Logger):
     def _start(self, total_steps: int | None, first_step: int) -> None:
         self._total = total_steps
         self._first = first_step
-        self._began = time.monotonic()
+        self._seconds: list[float] = []
+        self._logged = self._spoke = time.monotonic()
 
     def _left(self, step: int) -> str | None:
-        done = step - self._first
-        if not self._total or done <= 0:
+        if not self._total or not self._seconds:
             return None
-        return duration((time.monotonic() - self._began) / done * max(self._total - step, 0))
+        return duration(sum(self._seconds) / len(self._seconds) * max(self._total - step, 0))
 
     def _print(self, line: str) -> None:
+        self._spoke = time.monotonic()
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
         else:
