@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -52,6 +53,15 @@ def names(store: CheckpointStore) -> list[str]:
 def store(tmp_path: Path) -> CheckpointStore:
     """A store that keeps all."""
     return CheckpointStore(tmp_path / "checkpoints")
+
+
+def test_a_full_disk_is_one_message_and_leaves_the_earlier_ones(store: CheckpointStore) -> None:
+    save(store, 60)
+    with pytest.raises(CheckpointError, match=r"step 61 could not be written to .*checkpoints: No space left"):
+        with store.write(61) as folder:
+            (folder / "half").write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert names(store) == ["000060", "last"] and store.resolve("auto") == store.root / "000060"
 
 
 def test_layout_manifest_and_last(store: CheckpointStore) -> None:

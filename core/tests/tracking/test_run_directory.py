@@ -10,6 +10,7 @@ import pytest
 
 from plugrl.config import RunConfig
 from plugrl.config.yaml_source import read_document
+from plugrl.errors import UserError
 from plugrl.tracking import RunDirectory
 from plugrl.tracking.files import read_lines, truncate_after, write_atomic
 
@@ -75,7 +76,7 @@ def test_a_failed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pyte
         raise OSError("disk full")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(UserError, match=r"a\.txt cannot be written: disk full"):
         write_atomic(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plugrl.config import RunConfig
-from plugrl.errors import MissingDependency, NotRegistered
+from plugrl.errors import MissingDependency, NotRegistered, UserError
 from plugrl.metric import Metric
 from plugrl.tracking import RunDirectory, Tracker
 from plugrl.tracking.headline import duration, headline
@@ -36,6 +36,15 @@ def test_rows_have_step_time_and_metrics(tmp_path: Path) -> None:
     assert isinstance(row["time"], float)
     sample = lines(run.samples)[0]
     assert sample["response"] == "r" and sample["step"] == 3 and "hidden" not in json.dumps(sample)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_one_message_that_names_the_file(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.metrics.symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"metrics\.jsonl cannot be written: No space left"):
+        with Tracker([], run, RunConfig()) as tracker:
+            tracker.log({"a": 1.0}, 1)
 
 
 def test_phases_are_noted(tmp_path: Path) -> None:

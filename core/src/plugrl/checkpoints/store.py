@@ -61,8 +61,18 @@ class CheckpointStore:
     def write(self, step: int) -> Iterator[Path]:
         """Yield an empty folder for ``step``; when the block ends well it becomes the newest checkpoint.
 
-        A block that raises leaves nothing behind and ``last`` as it was.
+        A block that raises leaves nothing behind and ``last`` as it was. Raises CheckpointError when the file system
+        does not take it.
         """
+        try:
+            yield from self._write(step)
+        except OSError as error:
+            raise CheckpointError(
+                f"The checkpoint of step {step} could not be written to {self.root}: {error.strerror or error}. "
+                "Earlier ones are as they were."
+            ) from error
+
+    def _write(self, step: int) -> Iterator[Path]:
         name = step_name(step)
         self.root.mkdir(parents=True, exist_ok=True)
         self._tidy()

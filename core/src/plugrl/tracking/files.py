@@ -9,12 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from plugrl.errors import UserError
+
 _LARGEST = 1e100
 """Bound of the numbers that are read: a Python integer may be beyond every float, and charts take differences."""
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace the file's content by ``text`` in one step."""
+    """Replace the file's content by ``text`` in one step. Raises UserError when the file system does not take it."""
+    try:
+        _write_atomic(path, text)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def _write_atomic(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

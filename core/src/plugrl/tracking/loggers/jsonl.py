@@ -6,9 +6,11 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from plugrl.errors import UserError
 from plugrl.tracking.loggers.base import Logger, Row, RunInfo
 from plugrl.tracking.redact import redact
 
@@ -37,11 +39,19 @@ class JsonlLogger(Logger):
         self._files.clear()
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        if name not in self._files:
-            self._files[name] = open_lines(self.info.directory / name)
-        file = self._files[name]
-        file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
-        file.flush()
+        path = self.info.directory / name
+        try:
+            if name not in self._files:
+                self._files[name] = open_lines(path)
+            file = self._files[name]
+            file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+            file.flush()
+        except OSError as error:
+            broken = self._files.pop(name, None)
+            with suppress(OSError):  # What it still holds back fails once more, and only once.
+                if broken is not None:
+                    broken.close()
+            raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def open_lines(path: Path) -> TextIO:
