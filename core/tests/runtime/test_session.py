@@ -17,7 +17,7 @@ pytest.importorskip("ray")
 
 from plugrl.errors import FingerprintMismatch, PluginError, PlugRLError, UserError
 from plugrl.plugins import load_plugins
-from plugrl.runtime import RaySession, WorkerGroup
+from plugrl.runtime import RaySession, WorkerGroup, local_ray
 from plugrl.runtime.process import is_alive
 from plugrl.runtime.rundir import create_run_directory, remove_run_directory, sweep
 
@@ -127,6 +127,20 @@ def test_one_process_has_one_session(ray_session):
         RaySession(platform="cpu").start()
     with pytest.raises(PlugRLError, match="is not started"):
         WorkerGroup(_unstarted(ray_session), ECHO, name="x", devices=[0])
+
+
+def test_a_ray_that_does_not_start_is_one_message(monkeypatch):
+    import ray
+
+    def fail(**_):
+        raise Exception("The current node timed out\nduring startup.")
+
+    monkeypatch.setattr(ray, "init", fail)
+    common = {"runtime_env": {}, "namespace": "x"}
+    with pytest.raises(PlugRLError, match=r"^Ray did not start on this machine: .* timed out during startup\.$"):
+        local_ray.start_local(**common, resources={}, store_bytes=1, dashboard=False)
+    with pytest.raises(PlugRLError, match=r"^cluster\.ray_address: the Ray at 10\.0\.0\.1:6379 cannot be joined: "):
+        local_ray.join("10.0.0.1:6379", **common)
 
 
 def _unstarted(session):

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from plugrl.errors import PlugRLError
+
 LOOPBACK = "127.0.0.1"
 # Read when ray is imported, and inherited by the processes that it starts.
 _ENVIRONMENT = {
@@ -45,7 +47,7 @@ def start_local(
     with _environment(_ENVIRONMENT):
         import ray
 
-        with _lean_head(dashboard), _termination_kept():
+        with _lean_head(dashboard), _one_message("Ray did not start on this machine"), _termination_kept():
             ray.init(
                 address="local",
                 num_cpus=max(4, os.cpu_count() or 1),
@@ -69,7 +71,7 @@ def join(address: str, *, runtime_env: Mapping[str, Any], namespace: str) -> Non
     """Connect to the Ray cluster at ``address``."""
     import ray
 
-    with _termination_kept():
+    with _one_message(f"cluster.ray_address: the Ray at {address} cannot be joined"), _termination_kept():
         ray.init(
             address=address,
             namespace=namespace,
@@ -78,6 +80,15 @@ def join(address: str, *, runtime_env: Mapping[str, Any], namespace: str) -> Non
             logging_level=logging.ERROR,
         )
     _redirect_notices()
+
+
+@contextlib.contextmanager
+def _one_message(problem: str) -> Iterator[None]:
+    """Raise what Ray raises, which may be a bare Exception, as a PlugRLError of one line."""
+    try:
+        yield
+    except Exception as error:  # the border to Ray
+        raise PlugRLError(f"{problem}: {' '.join(str(error).split())}") from error
 
 
 @contextlib.contextmanager
