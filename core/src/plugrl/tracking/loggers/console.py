@@ -23,6 +23,7 @@ class ConsoleLogger(Logger):
         self._phase = ""
         self._task: Any = None
         self._interactive = sys.stdout.isatty()
+        self._logged = 0.0
         self._start(None, info.resume_step or 0)
 
     def start_phase(self, phase: str, total_steps: int | None, first_step: int) -> None:
