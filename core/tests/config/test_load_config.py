@@ -83,6 +83,10 @@ def test_sections_of_plugins_are_typed(write: Any) -> None:
         ("data.source=files", ["data.train_files: give at least one file"]),
         ("algorithm.kl_ctrl.type=adaptive", ["only with algorithm.use_kl_in_reward=true"]),
         ("actor.checkpoint.save_contents=[model]", ["actor.checkpoint.load_contents: not in", "optimizer, extra"]),
+        (
+            "reward.overlong_buffer={enable: true, len: 9999}",
+            ["reward.overlong_buffer.len: 9999 is more than data.max_r"],
+        ),
         ("trainer.critic_warmup=3", ["trainer.critic_warmup: there is no critic"]),
         ("trainer.logger=wandbb", ["trainer.logger: ", '"wandbb"', "wandb", "tensorboard"]),
         ("algorithm.adv_estimator=grop", ["algorithm.adv_estimator: ", '"grop"', '"grpo"']),

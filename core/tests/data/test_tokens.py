@@ -52,6 +52,7 @@ def test_prompts_that_are_too_long():
     assert texts(tokenize_prompts(records, Letters(), 4, truncation="right")) == ["1+1=", "1234"]
     kept = tokenize_prompts(records, Letters(), 4, filter_overlong=True)
     assert (len(kept), kept.records) == (1, [PLAIN])
+    assert len(tokenize_prompts([records[1], PLAIN, PLAIN, PLAIN], Letters(), 4, filter_overlong=True, limit=2)) == 2
     with pytest.raises(DataError, match="all 2 prompts are longer than 3"):
         tokenize_prompts(records, Letters(), 3, filter_overlong=True)
     with pytest.raises(ConfigError, match="data.truncation"):

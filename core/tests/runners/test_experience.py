@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from plugrl.algorithms import make_kl_controller
 from plugrl.data import PromptRecord, PromptSampler
 from plugrl.errors import CheckpointError
@@ -28,6 +30,16 @@ def scored(*infos: dict[str, Any]) -> Experience:
 def test_only_numbers_that_every_response_has_are_components() -> None:
     experience = scored({"a": 1, "b": 0.5, "c": 1.0, "d": "x"}, {"a": True, "c": None, "e": 2.0, "d": 1})
     assert {name: values.tolist() for name, values in experience.reward_components().items()} == {"a": [1.0, 1.0]}
+
+
+def test_a_penalty_counts_in_the_reward_and_is_told_beside_it() -> None:
+    experience = scored({"acc": 1.0}, {"acc": 0.0})
+    experience.tensors["response_mask"] = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    experience.add_penalty("overlong_penalty", torch.tensor([0.0, -0.5]))
+    assert [result.score for result in experience.results] == [0.0, -0.5]
+    assert experience.tensors["token_rewards"].tolist() == [[0.0, 0.0, 0.0], [0.0, 0.0, -0.5]]
+    assert experience.reward_components()["overlong_penalty"].tolist() == [0.0, -0.5]
+    assert experience.informative_rows().tolist() == [0, 1]
 
 
 def test_a_checkpoint_of_another_kind_of_run_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plugrl.algorithms.formulas import token_loss
     from plugrl.algorithms.masking import masked_mean, masked_sum, masked_var, place_rewards, whiten
     from plugrl.algorithms.objective import actor_objective
+    from plugrl.algorithms.overlong import overlong_penalty
     from plugrl.algorithms.policy_losses import policy_loss
     from plugrl.algorithms.value_losses import value_loss
 
@@ -40,6 +41,7 @@ _MODULES = {
     "masked_mean": "masking",
     "masked_sum": "masking",
     "masked_var": "masking",
+    "overlong_penalty": "overlong",
     "place_rewards": "masking",
     "policy_loss": "policy_losses",
     "token_loss": "formulas",
@@ -64,6 +66,7 @@ __all__ = [
     "masked_mean",
     "masked_sum",
     "masked_var",
+    "overlong_penalty",
     "place_rewards",
     "policy_loss",
     "register_advantage",

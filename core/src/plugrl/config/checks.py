@@ -53,6 +53,9 @@ def _reward(config: RunConfig, task: Task) -> Iterator[str]:
     needed = task != "sft" or config.sft.stop_at_accuracy is not None
     if needed and not config.reward.name and not config.reward.function:
         yield "reward.name: give the name of a reward (such as gsm8k or exact_match), or your own reward.function"
+    overlong, longest = config.reward.overlong_buffer, config.data.max_response_length
+    if overlong.enable and overlong.len > longest:
+        yield f"reward.overlong_buffer.len: {overlong.len} is more than data.max_response_length, which is {longest}"
 
 
 def _batches(config: RunConfig) -> Iterator[str]:

@@ -39,14 +39,6 @@ class DataSettings(Protocol):
     def prompt_key(self) -> str:
         """Column that holds the prompt."""
 
-    @property
-    def train_max_samples(self) -> int | None:
-        """Keep only so many training records."""
-
-    @property
-    def val_max_samples(self) -> int | None:
-        """Keep only so many held-out records."""
-
 
 def _check(key: Any, value: object) -> None:
     if not callable(value):
@@ -70,7 +62,7 @@ def register_dataset(name: str, *, force: bool = False, summary: str = "") -> Ca
 
 
 def load_dataset(config: DataSettings) -> Splits:
-    """Build the data set ``config.source`` and cut it to ``train_max_samples`` and ``val_max_samples``.
+    """Build the data set ``config.source``.
 
     Raises:
         NotRegistered: no such data set.
@@ -82,8 +74,7 @@ def load_dataset(config: DataSettings) -> Splits:
     build = DATASETS.get(config.source)
     options = dict(config.source_options)
     _check_options(config.source, build, options)
-    splits = build(config, **options)
-    return Splits(train=splits.train[: config.train_max_samples], val=splits.val[: config.val_max_samples])
+    return build(config, **options)
 
 
 def _check_options(name: str, build: Callable[..., Splits], options: Mapping[str, Any]) -> None:

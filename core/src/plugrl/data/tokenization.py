@@ -35,6 +35,7 @@ def tokenize_prompts(
     filter_overlong: bool = False,
     truncation: str = "error",
     template: str | None = None,
+    limit: int | None = None,
 ) -> Tokenized:
     """Tokenise prompts: chat messages through the model's chat template, plain prompts as they are.
 
@@ -44,6 +45,7 @@ def tokenize_prompts(
         filter_overlong: drop longer prompts, and say how many.
         truncation: what to do with longer ones that are not dropped: ``error``, ``left`` or ``right`` (side cut off).
         template: text with ``{prompt}`` for plain prompts (for messages: around the last one's content).
+        limit: prompts to keep at most; the rest is not looked at.
 
     Raises:
         DataError: a prompt that is too long, or none left.
@@ -55,10 +57,14 @@ def tokenize_prompts(
         raise ConfigError(f"data.template: {template!r} lacks {{prompt}}.")
     kept: list[PromptRecord] = []
     prompts: list[list[int]] = []
+    dropped = 0
     for index, record in enumerate(records):
+        if len(kept) == limit:
+            break
         ids = _encode_prompt(record, processor, template)
         if len(ids) > max_prompt_length:
             if filter_overlong:
+                dropped += 1
                 continue
             ids = _truncate(ids, max_prompt_length, truncation, index, record)
         kept.append(record)
@@ -67,13 +73,8 @@ def tokenize_prompts(
         raise DataError(
             f"data.max_prompt_length: all {len(records)} prompts are longer than {max_prompt_length} tokens."
         )
-    if len(kept) < len(records):
-        logger.info(
-            "Dropped %d of %d prompts: longer than %d tokens.",
-            len(records) - len(kept),
-            len(records),
-            max_prompt_length,
-        )
+    if dropped:
+        logger.info("Dropped %d of %d prompts: longer than %d tokens.", dropped, dropped + len(kept), max_prompt_length)
     return Tokenized(kept, prompts)
 
 
@@ -85,13 +86,14 @@ def tokenize_examples(
     filter_overlong: bool = False,
     truncation: str = "error",
     template: str | None = None,
+    limit: int | None = None,
 ) -> Tokenized:
     """Tokenise prompts and their responses for supervised training; an end token closes each response.
 
     A response that is too long loses its end (and so its end token), whatever ``truncation`` says. Other arguments and
     errors are those of :func:`tokenize_prompts`; a record without response is a DataError too.
     """
-    tokenized = tokenize_prompts(records, processor, max_prompt_length, filter_overlong, truncation, template)
+    tokenized = tokenize_prompts(records, processor, max_prompt_length, filter_overlong, truncation, template, limit)
     end = processor.eos_token_ids[:1]
     responses = []
     for index, record in enumerate(tokenized.records):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -52,6 +52,15 @@ class Experience:
         scores = torch.tensor([result.score for result in results], dtype=torch.float32)
         self.tensors["token_scores"] = place_rewards(scores, self.response_mask)
         self.tensors["token_rewards"] = self.tensors["token_scores"]
+
+    def add_penalty(self, name: str, values: Tensor) -> None:
+        """Add ``values`` [B] to the rewards, and keep them under ``name`` beside what the reward said."""
+        self.add_scores(
+            [
+                replace(result, score=result.score + value, info={**result.info, name: value})
+                for result, value in zip(self.results, values.tolist(), strict=True)
+            ]
+        )
 
     def informative_rows(self) -> Tensor:
         """Return the rows whose group has at least two different scores; in the others every advantage is 0."""

@@ -73,8 +73,8 @@ def _train(config: RunConfig, lock: FolderLock) -> None:
         check_state(inputs.resume_from, sampler=data.sampler, uses_critic=config.uses_critic)
     if _step_of(inputs.resume_from) >= total:
         print(
-            f"Nothing is left to do: {inputs.resume_from} is of the last of {total} steps, or a later one. Raise "
-            "trainer.total_training_steps (or trainer.total_epochs) to go on."
+            f"Nothing is left to do: {inputs.resume_from} is of step {_step_of(inputs.resume_from)}, and the run has "
+            f"{total}. Raise trainer.total_training_steps (or trainer.total_epochs) to go on."
         )
         return
     with opened(config, inputs, phase="rl") as (session, tracker):

@@ -30,8 +30,8 @@ class PromptData:
         splits = load_dataset(config.data)
         self._config = config
         self._processor = processor
-        self.train = self._tokenize(splits.train, supervised)
-        self.val = self._tokenize(splits.val, False)
+        self.train = self._tokenize(splits.train, config.data.train_max_samples, supervised)
+        self.val = self._tokenize(splits.val, config.data.val_max_samples)
         batch_size = config.sft.train_batch_size if supervised else config.data.train_batch_size
         seed = config.trainer.seed if config.data.seed is None else config.data.seed
         self.sampler = PromptSampler(len(self.train), batch_size, config.data.shuffle, seed)
@@ -53,16 +53,16 @@ class PromptData:
             for start in range(0, len(rows), size)
         ]
 
-    def _tokenize(self, records: list[PromptRecord], supervised: bool) -> Tokenized:
+    def _tokenize(self, records: list[PromptRecord], limit: int | None, supervised: bool = False) -> Tokenized:
         data = self._config.data
         if supervised:
             return tokenize_examples(
                 records, self._processor, data.max_prompt_length, data.max_response_length,
-                data.filter_overlong_prompts, data.truncation, data.template,
+                data.filter_overlong_prompts, data.truncation, data.template, limit,
             )  # fmt: skip
         return tokenize_prompts(
             records, self._processor, data.max_prompt_length, data.filter_overlong_prompts, data.truncation,
-            data.template,
+            data.template, limit,
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from plugrl.algorithms import advantages as advantage_registry
-from plugrl.algorithms import get_advantage, kl_penalty_in_reward, make_kl_controller
+from plugrl.algorithms import get_advantage, kl_penalty_in_reward, make_kl_controller, overlong_penalty
 from plugrl.algorithms.registry import declared_keywords
 from plugrl.checkpoints import CheckpointStore
 from plugrl.config.schema import RunConfig
@@ -127,6 +127,11 @@ class RlRun:
                 [record.extra_info for record in experience.records],
             )
         )
+        overlong, limit = self.config.reward.overlong_buffer, self.config.data.max_response_length
+        if overlong.enable:
+            lengths = experience.response_mask.sum(-1)
+            penalty = overlong_penalty(lengths, limit, buffer=overlong.len, factor=overlong.penalty_factor)
+            experience.add_penalty("overlong_penalty", penalty)
 
     def add_greedy_baselines(self, step: Step, experience: Experience) -> None:
         """Add ``baselines`` [B]: the reward of the greedy response to each row's prompt."""

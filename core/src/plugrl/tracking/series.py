@@ -43,8 +43,8 @@ _SPECS = (
     _Spec("Reward", (("mean", r"critic/rewards/mean"),)),
     _Spec("Held-out accuracy", (("", r"val-core/(.+)/(?:acc|accuracy)/mean@\d+"),), percent=True),
     _Spec(
-        "Readable held-out answers",
-        (("", r"val-(?:core|aux)/(.+)/parsed/mean@\d+"),),
+        "Readable answers",
+        (("training", r"reward/parsed/mean"), ("held out", r"val-(?:core|aux)/.+/parsed/mean@\d+")),
         percent=True,
         skip_constant=True,
     ),

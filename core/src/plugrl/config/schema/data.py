@@ -37,10 +37,10 @@ class DataConfig(Section):
     """Prompts in one validation batch; null takes all at once."""
 
     train_max_samples: int | None = Field(None, ge=1)
-    """Use only so many training prompts."""
+    """Use only so many training prompts, of those that are not dropped."""
 
     val_max_samples: int | None = Field(None, ge=1)
-    """Use only so many held-out prompts."""
+    """Use only so many held-out prompts, of those that are not dropped."""
 
     max_prompt_length: int = Field(512, ge=1)
     """Tokens of the longest prompt."""

@@ -71,6 +71,19 @@ class RolloutConfig(Section):
     """Size of the buckets in which weights travel to the rollout."""
 
 
+class OverlongBufferConfig(Section):
+    """DAPO's soft punishment of long responses: a penalty that grows over the last tokens of `max_response_length`."""
+
+    enable: bool = False
+    """Take the penalty off the rewards of training; validation does without."""
+
+    len: int = Field(4096, ge=1)
+    """Tokens over which the penalty grows from 0 to the whole."""
+
+    penalty_factor: float = Field(1.0, ge=0)
+    """The whole penalty, of a response of `data.max_response_length` tokens."""
+
+
 class RewardConfig(Section):
     """How a response is judged."""
 
@@ -85,3 +98,6 @@ class RewardConfig(Section):
 
     unparsed_warning_steps: int = Field(5, ge=0)
     """Warn when no response of so many first steps could be parsed; 0 never warns."""
+
+    overlong_buffer: OverlongBufferConfig = OverlongBufferConfig()
+    """A penalty for responses that come close to the length limit."""
