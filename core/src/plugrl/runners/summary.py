@@ -25,10 +25,14 @@ def print_summary(
     table = Table(title="Result", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for label, validation in _ends(validations):
+    ends = _ends(validations)
+    for label, validation in ends:
         table.add_row(f"held-out accuracy {label}", str(validation.accuracy))
-        if validation.formatted is not None:
-            table.add_row(f"held-out answers readable {label}", str(validation.formatted))
+    shares = [validation.formatted for _, validation in ends]
+    # Where every answer could be read all along, as in arithmetic, the rows would say nothing.
+    for (label, _), share in zip(ends, shares, strict=True):
+        if share is not None and any(other is not None and other.value < 1 for other in shares):
+            table.add_row(f"answers in the format {label}", str(share))
     table.add_row("time", f"{duration(seconds)} for {steps} steps")
     if tokens:
         table.add_row("tokens a second", f"{tokens / seconds:,.0f}")
