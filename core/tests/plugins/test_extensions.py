@@ -81,3 +81,38 @@ def test_it_may_override_a_plugin_by_force(bench):
     ledger = bench.load(Environment(ext_modules=("ext_force",)))
     entry = registry_of("reward").entry("claimed")
     assert ledger.errors == () and entry.origin.source == "extension module" and len(entry.history) == 1
+
+
+@pytest.mark.parametrize("name", ["two words", "a;b", "ext_one:x", "/tmp/ext.py", ".ext_one", "-ext_one"])
+def test_what_is_no_name_of_a_module_is_told_how_to_write_it(bench, name):
+    (error,) = bench.load(Environment(ext_modules=(name,))).errors
+    assert f'"{name}" is no name of a module: write package.module' in str(error)
+
+
+def test_an_asynchronous_register_is_refused_instead_of_forgotten(bench):
+    bench.module("ext_async", "async def register():\n    pass\n")
+    (error,) = bench.load(Environment(ext_modules=("ext_async",))).errors
+    assert "asynchronous" in str(error)
+
+
+DECORATED = """
+from plugrl.rewards import register_reward
+register_reward("shared")(lambda text, ground_truth, extra_info: 0.0)
+"""
+
+
+@pytest.mark.parametrize("broken", ["extension", "import", "commit"])
+def test_a_module_that_a_failing_one_imported_first_still_registers(bench, broken):
+    """Python imports it once; what it registered went with the one that failed."""
+    bench.module("ext_shared", DECORATED)
+    modules = ("ext_shared",)
+    if broken == "extension":
+        bench.module("ext_bad", "import ext_shared\nraise RuntimeError('on purpose')")
+        modules = ("ext_bad", "ext_shared")
+    elif broken == "import":
+        bench.plugin("bad", before="import ext_shared\nraise RuntimeError('on purpose')")
+    else:
+        bench.plugin("bad", "rewards=(RewardEntry(name='gsm8k', target='m:f'),)", before="import ext_shared")
+    ledger = bench.load(Environment(ext_modules=modules))
+    assert ledger.extensions[-1].state == "active" and not ledger.active
+    assert registry_of("reward").entry("shared").origin.source == "extension module"

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from plugrl.errors import PluginError
-from plugrl.plugins.stage import Claim, Staged
+from plugrl.plugins.stage import Claim, Staged, forget_modules
 from plugrl.registry import Registry
 
 FIRST_KIND = "platform"
@@ -33,6 +33,7 @@ def commit(staged: Sequence[Staged]) -> tuple[list[Staged], list[str]]:
                 apply_all(item.claims)
             except PluginError as error:
                 outcome[item.found] = item.failed("commit", error)
+                forget_modules(item.claims)
             else:
                 accepted.append(item)
     claims = [claim for item in accepted for claim in item.claims]

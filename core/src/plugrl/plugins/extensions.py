@@ -7,6 +7,7 @@ process. The user named it, so a failure is an error and never only a warning.
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import time
 import traceback
@@ -16,6 +17,7 @@ from plugrl.errors import STOPS, PluginError, one_line
 from plugrl.plugins import guard
 from plugrl.plugins.commit import apply_all
 from plugrl.plugins.ledger import ExtensionRecord
+from plugrl.plugins.stage import forget_modules
 from plugrl.provenance import Origin, registering
 from plugrl.registry import staging
 
@@ -52,13 +54,21 @@ def _load(name: str) -> ExtensionRecord:
 
 
 def _import_and_register(name: str) -> None:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise PluginError(f'"{name}" is no name of a module: write package.module, and commas between several')
     origin = Origin(source="extension module", module=name)
     with guard.loading(name), registering(origin), staging() as claims:
-        module = importlib.import_module(name)
-        register = getattr(module, "register", None)
-        if callable(register):
-            register()
-    for note in apply_all(claims):
+        try:
+            module = importlib.import_module(name)
+            register = getattr(module, "register", None)
+            if callable(register) and inspect.iscoroutine(waiting := register()):
+                waiting.close()
+                raise PluginError("its register() is asynchronous: write a plain function")
+            notes = apply_all(claims)
+        except BaseException:
+            forget_modules(claims)
+            raise
+    for note in notes:
         logger.warning("%s", note)
 
 

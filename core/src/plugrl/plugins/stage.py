@@ -6,10 +6,11 @@ This is a boundary to foreign code: whatever it raises ends as the state of that
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,8 +99,16 @@ def stage_plugin(found: Discovered) -> Staged:
                 heavy_imports=(*record.heavy_imports, *heavy),
             )
             if record.state != "active":
+                forget_modules(claims)
                 return Staged(found=found, record=record)
     return Staged(found=found, record=record, claims=tuple(claims))
+
+
+def forget_modules(claims: Iterable[Claim]) -> None:
+    """Let the modules whose registrations are dropped register anew when somebody else imports them."""
+    for _, claim in claims:
+        if claim.target is None:
+            sys.modules.pop(claim.origin.module, None)
 
 
 def _import(record: PluginRecord) -> PluginRecord:
