@@ -58,7 +58,7 @@ def test_the_first_plugin_works(docs: Any, tmp_path: Path) -> None:
     check = run(["-m", "plugrl", "plugins", "check", "my_plugin"], target)
     assert check.returncode == 0, check.stdout + check.stderr
     example = str(docs.root / "examples" / "quickstart.yaml")
-    check = run(["-m", "plugrl", "config", "check", example, "reward.name=short"], target)
+    check = run(["-m", "plugrl", "config", "check", "--keys-only", example, "reward.name=short"], target)
     assert check.returncode == 0, check.stdout + check.stderr
     script = "from plugrl.plugins import load_plugins as l; l(); from plugrl.rewards import get_reward as g; "
     called = run(["-c", f"{script} print(g('short')('19', '19', {{}}))"], target)
@@ -69,7 +69,9 @@ def test_the_extension_module_works(docs: Any, tmp_path: Path) -> None:
     (tmp_path / "my_extension.py").write_text(block_with(docs["docs/plugins.md"], "python", "register_model"))
     example = str(docs.root / "examples" / "quickstart.yaml")
     variables = {"RLINF_EXT_MODULE": "my_extension"}
-    check = run(["-m", "plugrl", "config", "check", example, "reward.name=letters"], tmp_path, **variables)
+    check = run(
+        ["-m", "plugrl", "config", "check", "--keys-only", example, "reward.name=letters"], tmp_path, **variables
+    )
     assert check.returncode == 0, check.stdout + check.stderr
     listed = run(["-m", "plugrl", "plugins", "doctor", "--json"], tmp_path, **variables)
     assert '"my_policy"' in listed.stdout and '"letters"' in listed.stdout, listed.stderr

@@ -42,6 +42,22 @@ def test_one_message_and_exit_code_1(cli: Any, case: str) -> None:
     assert not (cli.folder / "bad").exists(), "a run directory was made"
 
 
+@pytest.mark.parametrize("case", ["missing data file", "missing logger package", "device that is not there"])
+def test_check_says_what_the_run_would_say(cli: Any, case: str) -> None:
+    """What is wrong with other things than keys and names is found without the run too, unless it is not wanted."""
+    overrides, expected = CASES[case]
+    done = cli.run("config", "check", str(cli.write("bad")), *overrides)
+    assert done.returncode == 1 and all(text in done.stderr for text in expected), done.stdout + done.stderr
+    assert not (cli.folder / "bad").exists()
+
+
+def test_check_passes_what_runs_and_can_be_asked_for_the_keys_alone(cli: Any) -> None:
+    done = cli.run("config", "check", str(cli.write("good")))
+    assert done.returncode == 0 and done.stdout.endswith("no problem found.\n"), done.stderr
+    done = cli.run("config", "check", str(cli.write("good")), "cluster.component_placement.rollout=99", "--keys-only")
+    assert done.returncode == 0 and "devices unchecked" in done.stdout, done.stderr
+
+
 def test_a_malformed_line_is_named(cli: Any) -> None:
     rows = [json.dumps({"prompt": "1+1=", "ground_truth": "2"}), "{broken", "{}"]
     (cli.folder / "broken.jsonl").write_text("\n".join(rows))

@@ -37,11 +37,27 @@ def show(
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def check(
-    config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None, task: TaskOption = "train"
+    config: ConfigFile,
+    overrides: Overrides = None,
+    plugin: PluginOptions = None,
+    task: TaskOption = "train",
+    keys_only: Annotated[
+        bool, typer.Option("--keys-only", help="Leave out data, model and devices: for a run on another machine.")
+    ] = False,
 ) -> None:
-    """Check a configuration: every key, every name, and the keys against each other."""
-    load(config, overrides, plugin, task)
-    console.answer(f"{config}: no problem found.")
+    """Check a configuration as the run would, and start nothing: keys, names, options, data, tokenizer, devices."""
+    from plugrl.targets import is_importable
+
+    console.reserve_output()
+    loaded = load(config, overrides, plugin, task)
+    complete = not keys_only and is_importable("torch") and is_importable("ray")
+    if complete:
+        from plugrl.cli.run_check import check_run
+
+        check_run(loaded, task)
+    console.answer(
+        f"{config}: no problem found{'' if complete else ' in its keys; data, model and devices unchecked'}."
+    )
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
