@@ -195,7 +195,7 @@ def test_a_section_that_cannot_be_had_stops_only_who_uses_it(
         ("language_model", "acme", "*", None), "no:where", meta={"sections": (FakeSection(key, schema),)}
     )
     load(write)
-    assert words in caplog.text and "engine acme cannot be used for actor" in caplog.text
+    assert words in caplog.text and "engine acme cannot be used" in caplog.text
     with pytest.raises(PluginError, match=words):
         load(write, "actor.strategy=acme")
     if key == "acme_config":

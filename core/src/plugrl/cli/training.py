@@ -15,7 +15,7 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML fil
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Keys to set otherwise, such as `actor.optim.lr=1e-5`.", show_default=False
+        metavar="KEY=VALUE", help="Keys to set otherwise, such as `actor.optim.lr=1e-5`.", show_default=False
     ),
 ]
 PluginOptions = Annotated[

@@ -118,6 +118,7 @@ def _engine_sections(tree: Tree, owners: dict[KeyPath, str]) -> dict[str, list[t
     """
     added: dict[str, list[tuple[str, Any]]] = {name: [] for name in _OWNERS}
     seen: dict[KeyPath, tuple[str, str]] = {}
+    unusable: dict[str, None] = {}  # texts, once each: a section has several owners
     for section, backend, plugin in _declared_sections():
         for owner in section.owners:
             path = (owner, section.key)
@@ -129,18 +130,20 @@ def _engine_sections(tree: Tree, owners: dict[KeyPath, str]) -> dict[str, list[t
                 continue
             try:
                 if section.key in _OWNERS[owner].model_fields:
-                    raise PluginError(f"{plugin} adds {dotted(path)}, which is a key of the core.")
+                    raise PluginError(f"{plugin} adds {section.key} to {owner}, which is a key of the core.")
                 schema = _load(section.schema, BaseModel, plugin)
             except PluginError as error:
                 strategy = _text(tree, (owner, "strategy"), _OWNERS[owner].model_fields["strategy"].default)
                 if strategy == backend or (tree.has(path) and section.key not in _OWNERS[owner].model_fields):
                     raise
-                logger.warning("%s The engine %s cannot be used for %s.", error, backend, owner)
+                unusable[f"{error} The engine {backend} cannot be used."] = None
                 continue
             seen[path] = (section.schema, plugin)
             owners[path] = plugin
             added[owner].append((section.key, schema))
             tree.fill(path, {})
+    for text in unusable:
+        logger.warning("%s", text)
     return added
 
 
