@@ -15,14 +15,14 @@ def check_run(config: RunConfig, task: Task) -> None:
     Raises:
         UserError: what the command would say before it starts a worker.
     """
-    if task == "eval":
-        _check_eval(config)
-        return
     from plugrl.platforms import get_platform
     from plugrl.runners.components import rl_components
-    from plugrl.runners.main import check_inputs, planned
+    from plugrl.runners.main import check_eval_inputs, check_inputs, planned
     from plugrl.runners.prompts import PromptData
 
+    if task == "eval":
+        check_eval_inputs(config)
+        return
     inputs = check_inputs(config, task, rl_components(config) if task == "train" else ("actor",))
     if task == "sft" or (config.sft.before_rl and inputs.resume_from is None):
         PromptData(config, inputs.processor, supervised=True)
@@ -30,14 +30,3 @@ def check_run(config: RunConfig, task: Task) -> None:
         data = PromptData(config, inputs.processor)
         if config.cluster.ray_address is None:
             planned(config, data, get_platform(config.platform).device_count())
-
-
-def _check_eval(config: RunConfig) -> None:
-    from plugrl.models import get_processor
-    from plugrl.rewards.manager import RewardManager
-    from plugrl.runners.preflight import preflight
-    from plugrl.runners.prompts import PromptData
-
-    preflight(config, "eval", ("rollout",))
-    RewardManager(config.reward)
-    PromptData(config, get_processor(config.model))

@@ -23,7 +23,7 @@ from plugrl.rewards.manager import RewardManager
 from plugrl.runners.components import Component, launch, placement, rl_components
 from plugrl.runners.grpo import train_grpo
 from plugrl.runners.ppo import train_ppo
-from plugrl.runners.preflight import check_shared_folder, preflight
+from plugrl.runners.preflight import check_parts, check_shared_folder, preflight
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.rl import RlRun, rl_plan
 from plugrl.runners.sft import SftRun, train_sft
@@ -110,12 +110,7 @@ def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
     began = time.time()
     if checkpoint is not None:
         config = with_model(config, weights_of(checkpoint))
-    preflight(config, "eval", ("rollout",))
-    processor = get_processor(config.model)
-    reward = RewardManager(config.reward)
-    data = PromptData(config, processor)
-    if not data.val.records:
-        raise ConfigError(f"data.source: {config.data.source} gives no held-out prompts to measure on.")
+    processor, reward, data = check_eval_inputs(config)
     with RaySession(config.cluster, load_plugins(), platform=config.platform) as session:
         components = launch(session, config, ("rollout",), total_steps=1)
         assert components.rollout is not None
@@ -126,6 +121,18 @@ def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
     print_summary([validation], seconds=time.time() - began, steps=0, tokens=0, report=None)
 
 
+def check_eval_inputs(config: RunConfig) -> tuple[TextProcessor, RewardManager, PromptData]:
+    """Check and load what evaluation needs, without workers."""
+    preflight(config, "eval", ("rollout",))
+    check_parts(config, ("rollout",))
+    processor = get_processor(config.model)
+    reward = RewardManager(config.reward)
+    data = PromptData(config, processor)
+    if not data.val.records:
+        raise ConfigError(f"data.source: {config.data.source} gives no held-out prompts to measure on.")
+    return processor, reward, data
+
+
 def _say(activity: str, done: int, total: int) -> None:
     print(f"{activity} {done}/{total}", flush=True)
 
@@ -133,6 +140,7 @@ def _say(activity: str, done: int, total: int) -> None:
 def check_inputs(config: RunConfig, task: Literal["train", "sft"], needed: tuple[Component, ...]) -> Inputs:
     """Check and load what can be without workers, so that every mistake shows before one is started."""
     preflight(config, task, needed)
+    check_parts(config, needed)
     run_dir = RunDirectory(config.trainer.default_local_dir)
     store = CheckpointStore(run_dir.checkpoints, config.trainer.max_ckpt_to_keep)
     resume_from = store.resolve(config.trainer.resume)

@@ -11,9 +11,12 @@ from plugrl.algorithms import check_options
 from plugrl.algorithms.registry import ADVANTAGE_KEYWORDS, AGGREGATION_KEYWORDS, LOSS_KEYWORDS
 from plugrl.checkpoints.shared import check_probe, place_probe, remove_probe
 from plugrl.config.schema import RunConfig
+from plugrl.engines import EngineRegistry
 from plugrl.errors import CheckpointError, ConfigError, UserError
+from plugrl.models.registry import MODELS
 from plugrl.platforms import get_platform
 from plugrl.plugins import hooks
+from plugrl.rollouts.registry import get_rollout
 from plugrl.runners.components import Component, check_sharing, placement
 from plugrl.runtime import RaySession
 from plugrl.tracking.tracker import check_loggers
@@ -66,6 +69,27 @@ def _check_devices(config: RunConfig, task: Task, needed: tuple[Component, ...])
         devices = placement(config, needed, platform.device_count())
         check_sharing(devices, platform)
         _check_rows(config, task, devices)
+
+
+def check_parts(config: RunConfig, needed: tuple[Component, ...]) -> None:
+    """Load engines, rollout and models here first: one that is broken must not cost the start of all workers.
+
+    Left out where a cluster is joined: its nodes may have what the driver has not.
+
+    Raises:
+        UserError: (EngineNotFound, PluginError, MissingDependency) a part is not there for this platform or is broken.
+    """
+    if config.cluster.ray_address is not None:
+        return
+    for name in needed:
+        if name == "rollout":
+            get_rollout(config.rollout.name)
+            MODELS.get(config.model.model_type)
+            continue
+        model = (config.critic.model if name == "critic" else None) or config.model
+        MODELS.get(model.model_type)
+        kind = "value_model" if name == "critic" else "language_model"
+        EngineRegistry.get_engine_cls(kind, getattr(config, name).strategy)
 
 
 def _check_rows(config: RunConfig, task: Task, devices: Mapping[str, Sequence[int]]) -> None:
