@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -287,3 +288,11 @@ def test_two_plugins_may_name_one_module_of_hooks(bench, states):
     for name in ("a", "b"):
         bench.plugin(name, f"hooks={module!r}")
     assert states(bench.load()) == {"a": "active", "b": "active"} and hooks.fire("report_header") == ["x"]
+
+
+def test_a_plugin_that_changes_the_working_folder_does_not_move_the_users_paths(bench, monkeypatch):
+    monkeypatch.chdir(bench.folder)
+    bench.plugin("mover", before="import os\nos.chdir('/')")
+    bench.module("moving_extension", "import os\nos.chdir('/')")
+    bench.load(Environment(ext_modules=("moving_extension",)))
+    assert Path.cwd() == bench.folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +16,26 @@ HEAVY_MODULES = ("torch", "ray", "transformers", "numpy", "jax", "tensorflow")
 
 @contextmanager
 def loading(name: str) -> Iterator[None]:
-    """Mark the block as the loading of the plugin or extension module ``name``."""
+    """Mark the block as the loading of the plugin or extension module ``name``.
+
+    The working folder is put back after it: the paths that the user gave are relative to the one before.
+    """
     token = _loading.set(name)
+    folder = _working_folder()
     try:
         yield
     finally:
         _loading.reset(token)
+        if folder is not None and _working_folder() != folder:
+            os.chdir(folder)
+
+
+def _working_folder() -> str | None:
+    """Return the working folder, None when it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def is_loading() -> bool:
