@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from plugrl.algorithms import overlong_penalty
