@@ -52,9 +52,10 @@ def check(
     loaded = load(config, overrides, plugin, task)
     complete = not keys_only and is_importable("torch") and is_importable("ray")
     if complete:
-        from plugrl.cli.run_check import check_run
+        from plugrl.runners import inputs
 
-        check_run(loaded, task)
+        checks = {"train": inputs.check_rl_inputs, "sft": inputs.check_sft_inputs, "eval": inputs.check_eval_inputs}
+        checks[task](loaded)
     console.answer(
         f"{config}: no problem found{'' if complete else ' in its keys; data, model and devices unchecked'}."
     )

@@ -1,4 +1,4 @@
-"""What the commands ``train``, ``sft`` and ``eval`` do: check everything, start Ray, run a loop, leave a record."""
+"""What the commands ``train``, ``sft`` and ``eval`` do once their inputs are checked: start Ray, run a loop, report."""
 
 from __future__ import annotations
 
@@ -6,28 +6,21 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
 from plugrl.checkpoints import CheckpointStore
 from plugrl.config.schema import RunConfig
-from plugrl.data.run_plan import RunPlan
-from plugrl.errors import ConfigError, MissingDependency
-from plugrl.models import get_processor
-from plugrl.models.processor import TextProcessor
-from plugrl.platforms import get_platform
+from plugrl.errors import MissingDependency
 from plugrl.plugins import hooks, load_plugins
-from plugrl.rewards.manager import RewardManager
-from plugrl.runners.components import Component, launch, placement, rl_components
+from plugrl.runners.components import Component, launch, rl_components
 from plugrl.runners.grpo import train_grpo
+from plugrl.runners.inputs import Inputs, check_eval_inputs, check_rl_inputs, check_sft_inputs, planned
 from plugrl.runners.ppo import train_ppo
-from plugrl.runners.preflight import check_parts, check_shared_folder, preflight
+from plugrl.runners.preflight import check_shared_folder
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.rl import RlRun, rl_plan
 from plugrl.runners.sft import SftRun, train_sft
-from plugrl.runners.state import check_state
 from plugrl.runners.summary import print_summary
 from plugrl.runners.validation import Validation, validate
 from plugrl.runtime import RaySession
@@ -40,17 +33,6 @@ WEIGHTS = "pretrained_model"
 """The part of a checkpoint that is a model folder."""
 
 
-@dataclass
-class Inputs:
-    """What is loaded and checked before anything is started."""
-
-    processor: TextProcessor
-    reward: RewardManager | None
-    run_dir: RunDirectory
-    store: CheckpointStore
-    resume_from: Path | None = None
-
-
 def run_train(config: RunConfig) -> None:
     """Train by reinforcement learning, after supervised training if the configuration asks for it; print the result."""
     with FolderLock(RunDirectory(config.trainer.default_local_dir).path) as lock:
@@ -59,18 +41,11 @@ def run_train(config: RunConfig) -> None:
 
 def _train(config: RunConfig, lock: FolderLock) -> None:
     began = time.time()
-    inputs = check_inputs(config, "train", rl_components(config))
-    data = PromptData(config, inputs.processor)
-    if config.cluster.ray_address is None:
-        planned(config, data, get_platform(config.platform).device_count())
-    if config.sft.before_rl and inputs.resume_from is None:
-        PromptData(config, inputs.processor, supervised=True)
+    inputs, data = check_rl_inputs(config)
     total = rl_plan(config, len(data.train), 1).total_steps
     if inputs.resume_from is None:
         set_aside(inputs.run_dir.path, config.trainer.resume)
         lock.renew()
-    else:
-        check_state(inputs.resume_from, sampler=data.sampler, uses_critic=config.uses_critic)
     if _step_of(inputs.resume_from) >= total:
         print(
             f"Nothing is left to do: {inputs.resume_from} is of step {_step_of(inputs.resume_from)}, and the run has "
@@ -96,8 +71,7 @@ def run_sft(config: RunConfig) -> None:
     """Train on reference responses and print the result."""
     began = time.time()
     with FolderLock(RunDirectory(config.trainer.default_local_dir).path) as lock:
-        inputs = check_inputs(config, "sft", ("actor",))
-        PromptData(config, inputs.processor, supervised=True)
+        inputs = check_sft_inputs(config)
         set_aside(inputs.run_dir.path, config.trainer.resume)
         lock.renew()
         with opened(config, inputs, phase="sft") as (session, tracker):
@@ -121,39 +95,8 @@ def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
     print_summary([validation], seconds=time.time() - began, steps=0, tokens=0, report=None)
 
 
-def check_eval_inputs(config: RunConfig) -> tuple[TextProcessor, RewardManager, PromptData]:
-    """Check and load what evaluation needs, without workers."""
-    preflight(config, "eval", ("rollout",))
-    check_parts(config, ("rollout",))
-    processor = get_processor(config.model)
-    reward = RewardManager(config.reward)
-    data = PromptData(config, processor)
-    if not data.val.records:
-        raise ConfigError(f"data.source: {config.data.source} gives no held-out prompts to measure on.")
-    return processor, reward, data
-
-
 def _say(activity: str, done: int, total: int) -> None:
     print(f"{activity} {done}/{total}", flush=True)
-
-
-def check_inputs(config: RunConfig, task: Literal["train", "sft"], needed: tuple[Component, ...]) -> Inputs:
-    """Check and load what can be without workers, so that every mistake shows before one is started."""
-    preflight(config, task, needed)
-    check_parts(config, needed)
-    run_dir = RunDirectory(config.trainer.default_local_dir)
-    store = CheckpointStore(run_dir.checkpoints, config.trainer.max_ckpt_to_keep)
-    resume_from = store.resolve(config.trainer.resume)
-    processor = get_processor(config.model)
-    named = config.reward.name or config.reward.function
-    reward = RewardManager(config.reward) if named else None
-    return Inputs(processor, reward, run_dir, store, resume_from)
-
-
-def planned(config: RunConfig, data: PromptData, device_count: int) -> RunPlan:
-    """Return the arithmetic of the run on so many devices. Raises ConfigError naming the keys that do not fit."""
-    devices = placement(config, rl_components(config), device_count)
-    return rl_plan(config, len(data.train), len(devices["actor"]))
 
 
 @contextmanager
