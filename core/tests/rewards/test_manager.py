@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+import signal
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +15,10 @@ from plugrl.rewards.exact_match import reward as exact_match
 from plugrl.rewards.manager import RewardManager
 
 
-def settings(name="gsm8k", function=None, steps=3, **options):
-    return SimpleNamespace(name=name, function=function, reward_kwargs=options, unparsed_warning_steps=steps)
+def settings(name="gsm8k", function=None, steps=3, timeout_s=60.0, **options):
+    return SimpleNamespace(
+        name=name, function=function, reward_kwargs=options, unparsed_warning_steps=steps, timeout_s=timeout_s
+    )
 
 
 def test_scores_in_order_with_what_the_reward_says_besides():
@@ -69,6 +74,51 @@ def test_a_failing_function_is_named_with_the_row_it_failed_on():
     manager = RewardManager(settings(name=None, function=f"{__name__}:failing"))
     with pytest.raises(UserError, match=r"failing' failed on the response 'b+\.\.\. with .* '7': KeyError: 'answer'$"):
         manager.score_batch(["b" * 999], ["7"])
+
+
+def loops(text):
+    while True:
+        pass
+
+
+def waits(text):
+    time.sleep(60)
+
+
+def backtracks(text):
+    re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+def keeps_its_errors(text):
+    while True:
+        try:
+            time.sleep(0.05)
+        except Exception:
+            pass
+
+
+@pytest.mark.parametrize("hang", [loops, waits, backtracks, keeps_its_errors])
+def test_a_reward_that_does_not_come_back_ends_with_its_row(hang, monkeypatch):
+    manager = RewardManager(settings(name=None, function=f"{__name__}:failing", timeout_s=0.2))
+    monkeypatch.setattr(manager, "_function", lambda text, *_: 1.0 if text == "quick" else hang(text))
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"more than 0.2 s \(reward.timeout_s\) for 2 responses: 1 were .* 'slow'"):
+        manager.score_batch(["quick", "slow"], ["1", "1"])
+    assert time.monotonic() - began < 5
+
+
+def test_a_timer_that_was_set_before_goes_on_after_a_batch():
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(time.monotonic()))
+    outer = signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        RewardManager(settings()).score_batch(["#### 1"], ["1"])
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 0.3
+        time.sleep(0.4)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *outer)
+        signal.signal(signal.SIGALRM, before)
+    assert len(rung) == 1
 
 
 def test_numbers_of_other_libraries_become_plain(monkeypatch):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from plugrl.errors import ConfigError, UserError
 from plugrl.rewards.base import RewardFunction, RewardResult
 from plugrl.rewards.registry import get_reward
+from plugrl.rewards.time_limit import time_limit
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,10 @@ class RewardSettings(Protocol):
     @property
     def reward_kwargs(self) -> Mapping[str, Any]:
         """Options of the reward."""
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that a batch may take."""
 
     @property
     def unparsed_warning_steps(self) -> int:
@@ -50,6 +55,7 @@ class RewardManager:
         self.name = name
         self._options = dict(config.reward_kwargs)
         self._function: RewardFunction = get_reward(self.name, **self._options)
+        self._timeout = config.timeout_s
         self._watch = _UnparsedWatch(
             self.name, str(self._options.get("method", "default")), config.unparsed_warning_steps
         )
@@ -65,12 +71,16 @@ class RewardManager:
         A plain score is also given as ``acc`` in the result's info, as verl does.
 
         Raises:
-            UserError: (a ValueError) lengths differ, or the function fails or returns no score; the row is named.
+            UserError: (a ValueError) lengths differ, or the function fails, returns no score or takes too long; the
+                row is named.
         """
         extras = extra_infos if extra_infos is not None else [{}] * len(texts)
         if not len(texts) == len(ground_truths) == len(extras):
             raise UserError(f"{len(texts)} responses, {len(ground_truths)} ground truths, {len(extras)} extra infos.")
-        results = [self._score(*row) for row in zip(texts, ground_truths, extras, strict=True)]
+        results: list[RewardResult] = []
+        with time_limit(self._timeout, lambda: self._too_slow(texts, len(results))):
+            for row in zip(texts, ground_truths, extras, strict=True):
+                results.append(self._score(*row))
         self._watch.see(texts, results)
         return results
 
@@ -86,6 +96,13 @@ class RewardManager:
             ) from error
         result = RewardResult.of(raw, self.name)
         return result if "acc" in result.info else RewardResult(result.score, {**result.info, "acc": result.score})
+
+    def _too_slow(self, texts: Sequence[str], done: int) -> str:
+        at = f"judging the response {_short(texts[done])}" if done < len(texts) else "done"
+        return (
+            f"Reward {self.name!r} took more than {self._timeout:g} s (reward.timeout_s) for {len(texts)} responses: "
+            f"{done} were judged, it was {at}."
+        )
 
 
 def _short(value: Any) -> str:

@@ -96,6 +96,9 @@ class RewardConfig(Section):
     reward_kwargs: dict[str, Any] = {}
     """Options handed to the reward."""
 
+    timeout_s: float = Field(600.0, gt=0)
+    """Seconds that judging the responses of one batch may take."""
+
     unparsed_warning_steps: int = Field(5, ge=0)
     """Warn when no response of so many first steps could be parsed; 0 never warns."""
 
