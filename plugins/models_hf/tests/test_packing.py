@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from plugrl_models_hf.layout import TextLayout
 from plugrl_models_hf.packing import ATTENTION, PackedLayout, packed
@@ -106,6 +108,27 @@ def test_rows_without_padding_or_shared_prompts_stay_as_they_are(monkeypatch) ->
 def test_models_whose_attention_is_not_plain_are_left_alone(model_section, family, keys) -> None:
     policy = build_causal_lm(model_section(family, **keys))
     assert policy.model.config._attn_implementation == keys.get("attn_implementation", "sdpa")
+
+
+def ignores_the_packing(module, query, key, value, mask, *args, packing=None, **keys):
+    return sdpa_attention_forward(module, query, key, value, None, *args, is_causal=True)
+
+
+def cannot(module, *args, packing=None, **keys):
+    if packing is not None:
+        raise RuntimeError("shapes do not fit")
+    return sdpa_attention_forward(module, *args, **keys)
+
+
+@pytest.mark.parametrize("attention", [ignores_the_packing, cannot])
+def test_a_model_that_gives_other_numbers_without_padding_is_trained_with_it(
+    model_section, attention, monkeypatch, caplog
+) -> None:
+    monkeypatch.setitem(AttentionInterface._global_mapping, ATTENTION, attention)
+    policy = build_causal_lm(model_section())
+    assert policy.model.config._attn_implementation == "sdpa"
+    assert "Qwen3ForCausalLM does not give the same numbers without padding" in caplog.text
+    assert policy(forward_inputs=batch_of(BATCHES["groups"]))["logprobs"].shape == (5, NUM_RESPONSE)
 
 
 def test_a_saved_model_does_not_name_the_attention_of_this_package(model_section, tmp_path) -> None:
