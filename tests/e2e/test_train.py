@@ -68,6 +68,7 @@ def test_eval_measures_a_checkpoint_as_the_run_did(finished: Path, cli: Any) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     measured = cli.metrics("finished")[4]["val-core/arithmetic/acc/mean@1"]
     assert f"val-core/arithmetic/acc/mean@1: {measured:.4f}" in done.stdout
+    assert "validating 16/16" in done.stdout
 
 
 @pytest.mark.parametrize("ranks", ["0", "0-2"])
@@ -113,9 +114,10 @@ def test_ppo_trains_a_critic_beside_the_policy(cli: Any) -> None:
     assert (cli.folder / "ppo" / "checkpoints" / "000003" / "critic" / "pretrained_model").is_dir()
 
 
-def test_kl_with_a_reference_starts_at_zero_and_grows(cli: Any) -> None:
+def test_kl_with_a_reference_starts_at_zero_and_grows_and_long_responses_cost(cli: Any) -> None:
     path = cli.write(
         "kl",
+        reward={"overlong_buffer": {"enable": True, "len": 4, "penalty_factor": 2.0}},
         actor={"use_kl_loss": True, "kl_loss_coef": 0.01, "ppo_mini_batch_size": 8},
         cluster={"component_placement": {"actor,ref,rollout": 0}},
         trainer={"total_training_steps": 2, "save_freq": -1, "test_freq": -1, "val_before_train": False},
@@ -125,3 +127,7 @@ def test_kl_with_a_reference_starts_at_zero_and_grows(cli: Any) -> None:
     steps = cli.metrics("kl")
     assert steps[1]["actor/kl_loss"] == pytest.approx(0.0, abs=1e-6)
     assert steps[2]["actor/kl_loss"] > 0
+    # The buffer is the whole response, so that each token costs penalty_factor / len; the share of even digits earns.
+    for step in (1, 2):
+        assert steps[step]["reward/overlong_penalty/mean"] == pytest.approx(-steps[step]["response_length/mean"] / 2)
+        assert steps[step]["critic/score/mean"] < 0

@@ -173,3 +173,12 @@ def test_extension_modules_are_loaded_in_workers(ray_session, tmp_path):
     with pytest.raises(PluginError, match="no_such_extension"):
         failing.wait_ready(120)
     loaded.close()
+
+
+def test_what_a_platform_sets_for_workers_gives_way_to_the_users_own(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
+    session = RaySession(platform="cpu")
+    session._choose_platform()
+    variables = session._worker_environment()
+    assert variables["MALLOC_TRIM_THRESHOLD_"] == "7"
+    assert variables["MALLOC_MMAP_MAX_"] == "0"

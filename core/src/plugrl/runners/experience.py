@@ -63,7 +63,7 @@ class Experience:
         )
 
     def informative_rows(self) -> Tensor:
-        """Return the rows whose group has at least two different scores; in the others every advantage is 0."""
+        """Return the rows whose group has at least two different scores: others tell a group estimator nothing."""
         spread: dict[int, set[float]] = {}
         for group, result in zip(self.group_ids, self.results, strict=True):
             spread.setdefault(group, set()).add(result.score)
