@@ -8,9 +8,9 @@ step on the whole batch with fused AdamW, a constant learning rate and clipping 
 deviation, ratios clipped at 0.2, mean over tokens, entropy reported, no KL and so no reference model; the reward is a
 few lines of Python. The old log-probabilities are those of the update itself: one optimizer step needs no others.
 
-PlugRL runs as `plugrl train`: driver and Ray workers, two ranks that train (`--strategy`) and two that generate, on two
-devices, one thread each; the times are those of its own metrics.jsonl, its logging included, one forward pass a rank.
-End tokens are ignored.
+PlugRL runs as `plugrl train`: driver and Ray workers, two ranks that train and two that generate, on two devices, one
+thread each; its engine is ddp unless `--strategy` says fsdp2, because TRL shards nothing here either; the times are
+those of its own metrics.jsonl, its logging included, one forward pass a rank. End tokens are ignored.
 
 TRL runs in its own environment (peers/trl_grpo.py) as one process with two threads or as two processes through
 accelerate with one thread each, with one or several forward passes in an optimizer step: what is fastest of the
@@ -278,7 +278,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=3, help="runs of each side (default 3)")
     parser.add_argument("--steps", type=int, default=12, help="timed steps in a run (default 12)")
     parser.add_argument("--warmup", type=int, default=3, help="steps dropped at the start of a run (default 3)")
-    parser.add_argument("--strategy", default="fsdp2", choices=("fsdp2", "ddp"), help="PlugRL's engine")
+    parser.add_argument("--strategy", default="ddp", choices=("fsdp2", "ddp"), help="PlugRL's engine (default ddp)")
     parser.add_argument("--limit", type=float, default=1.5, help="how many times TRL's speed is asked (default 1.5)")
     parser.add_argument("--only", nargs="*", choices=[case.name for case in CASES], help="cases to run")
     parser.add_argument("--layouts", nargs="*", default=LAYOUTS, type=layout, help="PROCESSESxPASSES that TRL may use")

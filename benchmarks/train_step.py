@@ -1,9 +1,9 @@
 """The engine's training step against the same step written in bare torch.
 
-Same policy, batch, micro-batches, loss and optimizer; both live in one process per rank and take turns, so that noise
-of the machine meets both alike. Prints the ratio of the medians (of elapsed time, which is judged, and of processor
-time, which other programs disturb less) and what bounds the step, writes JSON when asked, and exits with 1 when the
-engine is more than ``--limit`` slower in any layout.
+Same policy, batch, micro-batches, loss and optimizer; both live in one process per rank, started with the variables
+that workers get from the platform, and take turns, so that noise of the machine meets both alike. Prints the ratio of
+the medians (of elapsed time, which is judged, and of processor time, which other programs disturb less) and what bounds
+the step, writes JSON when asked, and exits with 1 when the engine is more than ``--limit`` slower in any layout.
 
     python benchmarks/train_step.py [--rounds 30] [--json FILE] [--only ddp-1 fsdp2-2 ...]
 """
@@ -36,6 +36,7 @@ from plugrl.engines.base import BatchOptions, LossContext
 from plugrl.engines.registry import EngineRegistry
 from plugrl.metric import Metric
 from plugrl.models import get_model
+from plugrl.platforms import get_platform
 from plugrl.plugins import load_plugins
 
 LAYOUTS = ("ddp-1", "fsdp2-1", "ddp-2", "fsdp2-2")
@@ -202,6 +203,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=LAYOUTS, default=LAYOUTS, help="layouts to run")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()
+    load_plugins()
+    for name, value in get_platform().worker_env_vars().items():
+        os.environ.setdefault(name, value)
     figures: dict[str, Any] = {}
     print(f"{'layout':9} {'engine s':>9} {'bare s':>9} {'ratio':>7} {'cpu':>7}  what the engine's step is made of")
     for layout in arguments.only:
