@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from plugrl.plugins import load_plugins
+from plugrl.testing.ranks import ranks
+
+__all__ = ["ranks"]
 
 sys.path.insert(0, str(Path(__file__).parent))
 
