@@ -1,11 +1,15 @@
-"""The list of what belongs to a checkpoint: every file with its size and hash. A folder without one is incomplete."""
+"""The list of what belongs to a checkpoint: every file with its size and hash. A folder without one is incomplete.
+
+The list itself carries a checksum and has one spelling, so that any altered byte of it is noticed too.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,11 @@ from typing import Any
 from plugrl.errors import CheckpointError
 
 MANIFEST_NAME = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2 added the checksum; 1 is still read."""
+_CHECKSUM = "checksum"
+_READERS = 4
+"""Files hashed at a time: hashing releases the interpreter, and disks like several requests."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +46,42 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
     @staticmethod
-    def of(directory: Path, *, step: int, sequence: int) -> Manifest:
-        """Read every file in ``directory`` and list it."""
-        files = {name: FileRecord(path.stat().st_size, sha256_of(path)) for name, path in files_in(directory)}
+    def of(directory: Path, *, step: int, sequence: int, known: Mapping[str, FileRecord] | None = None) -> Manifest:
+        """List every file in ``directory``. Those in ``known``, hashed as they were written, are not read again."""
+        known = known or {}
+        found = dict(files_in(directory))
+        unknown = [name for name in found if name not in known]
+        with ThreadPoolExecutor(_READERS) as pool:
+            hashes = pool.map(sha256_of, (found[name] for name in unknown))
+            records = {name: FileRecord(found[name].stat().st_size, digest)
+                       for name, digest in zip(unknown, hashes, strict=True)}  # fmt: skip
+        files = {name: known[name] if name in known else records[name] for name in found}
         return Manifest(step=step, sequence=sequence, files=files)
 
     @staticmethod
     def load(directory: Path) -> Manifest:
-        """Read the manifest of a checkpoint. Raises CheckpointError when it is missing, malformed or too new."""
+        """Read the manifest of a checkpoint. Raises CheckpointError when it is missing, altered, or too new."""
         path = directory / MANIFEST_NAME
         if not path.is_file():
             raise CheckpointError(f"{directory} is incomplete: {MANIFEST_NAME} is missing.")
         try:
-            return _parse(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, KeyError, TypeError) as error:
+            return _parse(path.read_bytes().decode())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path} is no manifest: {error}.") from error
 
     def save(self, directory: Path) -> None:
-        """Write the manifest into ``directory``; it is then complete."""
-        text = json.dumps(asdict(self), indent=1, sort_keys=True)
-        (directory / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+        """Write the manifest into ``directory``, which is then complete. It appears whole or not at all."""
+        scratch = directory / f".{MANIFEST_NAME}.writing"
+        with open(scratch, "wb") as stream:
+            stream.write(self._text().encode())
+            os.fsync(stream.fileno())
+        os.replace(scratch, directory / MANIFEST_NAME)
+
+    def _text(self) -> str:
+        values = asdict(self)
+        plain = json.dumps(values, indent=1, sort_keys=True)
+        values[_CHECKSUM] = hashlib.sha256(plain.encode()).hexdigest()
+        return json.dumps(values, indent=1, sort_keys=True) + "\n"
 
     def verify(self, directory: Path) -> None:
         """Compare with what lies on disk. Raises CheckpointError naming the files that are missing or altered.
@@ -78,9 +102,11 @@ class Manifest:
                 yield f"{name} was altered: {path.stat().st_size} bytes instead of {record.size}"
 
     def _hash_faults(self, directory: Path) -> Iterator[str]:
-        for name, record in sorted(self.files.items()):
-            if sha256_of(directory / name) != record.sha256:
-                yield f"{name} was altered: its content has another hash"
+        names = sorted(self.files)
+        with ThreadPoolExecutor(_READERS) as pool:
+            for name, digest in zip(names, pool.map(lambda name: sha256_of(directory / name), names), strict=True):
+                if digest != self.files[name].sha256:
+                    yield f"{name} was altered: its content has another hash"
 
 
 def files_in(directory: Path) -> Iterator[tuple[str, Path]]:
@@ -97,9 +123,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def sync(directory: Path) -> None:
-    """Force every file below ``directory`` and the folders themselves to disk."""
+def sync(directory: Path, known: Mapping[str, FileRecord] | None = None) -> None:
+    """Force every file below ``directory`` and the folders to disk, without the files in ``known``: they are there."""
+    known = known or {}
     for path in [directory, *directory.rglob("*")]:
+        if path.relative_to(directory).as_posix() in known:
+            continue
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -107,7 +136,8 @@ def sync(directory: Path) -> None:
             os.close(descriptor)
 
 
-def _parse(raw: Any) -> Manifest:
+def _parse(text: str) -> Manifest:
+    raw: Any = json.loads(text)
     version = int(raw["format_version"])
     if version > FORMAT_VERSION:
         raise ValueError(f"its format {version} is newer than {FORMAT_VERSION}, the newest this version reads")
@@ -115,4 +145,7 @@ def _parse(raw: Any) -> Manifest:
     outside = [name for name in files if Path(name).is_absolute() or ".." in Path(name).parts]
     if outside:
         raise ValueError(f"{outside[0]} lies outside the checkpoint")
-    return Manifest(step=int(raw["step"]), sequence=int(raw["sequence"]), files=files, format_version=version)
+    manifest = Manifest(step=int(raw["step"]), sequence=int(raw["sequence"]), files=files, format_version=version)
+    if (version > 1 or _CHECKSUM in raw) and manifest._text() != text:
+        raise ValueError("it was altered: its checksum is another one")
+    return manifest

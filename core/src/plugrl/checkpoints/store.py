@@ -2,7 +2,8 @@
 
 ``root/000060/`` holds ``pretrained_model/``, ``training_state/`` and ``manifest.json``; ``root/last`` points to the
 newest. A step is written under a hidden name, listed in its manifest, synced and renamed: what has a step's name is
-complete. One process at a time writes into a root.
+complete. One process at a time writes into a root. Writers that go on in the background announce it
+(:mod:`plugrl.checkpoints.parts`); the step is then completed in the background too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from plugrl.checkpoints import parts
 from plugrl.checkpoints.manifest import MANIFEST_NAME, Manifest, sync
+from plugrl.checkpoints.pending import BackgroundCommit
 from plugrl.errors import CheckpointError, one_of
 
 LAST = "last"
@@ -23,6 +26,8 @@ RESUME_MODES = ("auto", "disable", LAST)
 _TEMPORARY = ".writing-"
 _REPLACED = ".replaced-"
 _DELETED = ".deleted-"
+SAVE_TIMEOUT_S = 1800.0
+"""How long a save in the background may take."""
 logger = logging.getLogger(__name__)
 
 
@@ -47,30 +52,39 @@ class CheckpointStore:
     """The folder with the checkpoints of a run. One process writes it; the others are given the path.
 
     A relative ``root`` becomes absolute at once, so that every rank means the same place. ``max_to_keep`` counts what
-    lies on disk, also from before a restart; None keeps all.
+    lies on disk, also from before a restart; None keeps all. Steps that ``keep_every`` divides are kept besides. What
+    ``last`` points to and what was resumed from (:meth:`protect`) always stay.
     """
 
-    def __init__(self, root: str | Path, max_to_keep: int | None = None) -> None:
-        if max_to_keep is not None and max_to_keep < 1:
-            raise CheckpointError(f"trainer.max_ckpt_to_keep: must be at least 1, not {max_to_keep}.")
+    def __init__(
+        self,
+        root: str | Path,
+        max_to_keep: int | None = None,
+        keep_every: int | None = None,
+        timeout_s: float = SAVE_TIMEOUT_S,
+    ) -> None:
+        for key, value in (("max_ckpt_to_keep", max_to_keep), ("keep_every", keep_every)):
+            if value is not None and value < 1:
+                raise CheckpointError(f"trainer.{key}: must be at least 1, not {value}.")
         self.root = Path(root).absolute()
         self.max_to_keep = max_to_keep
+        self.keep_every = keep_every
+        self.timeout_s = timeout_s
+        self._protected: set[Path] = set()
+        self._background: BackgroundCommit | None = None
 
     # ----------------------------------------------------------------- writing
     @contextmanager
     def write(self, step: int) -> Iterator[Path]:
         """Yield an empty folder for ``step``; when the block ends well it becomes the newest checkpoint.
 
-        A block that raises leaves nothing behind and ``last`` as it was. Raises CheckpointError when the file system
-        does not take it.
+        A block that raises leaves nothing behind and ``last`` as it was. When writers announced that they go on, the
+        step is completed in the background: see :meth:`check` and :meth:`finish`. Waits for the step before.
+        Raises CheckpointError when the file system does not take it, or when the step before failed.
         """
-        try:
+        self.finish()
+        with self._plain_errors(step):
             yield from self._write(step)
-        except OSError as error:
-            raise CheckpointError(
-                f"The checkpoint of step {step} could not be written to {self.root}: {error.strerror or error}. "
-                "Earlier ones are as they were."
-            ) from error
 
     def _write(self, step: int) -> Iterator[Path]:
         name = step_name(step)
@@ -80,14 +94,58 @@ class CheckpointStore:
         folder.mkdir()
         try:
             yield folder
-            manifest = Manifest.of(folder, step=step, sequence=self._next_sequence())
-            manifest.save(folder)
-            sync(folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._publish(folder, name)
-        self._prune(keep=name)
+        if parts.pending(folder):
+            self._background = BackgroundCommit(step, lambda: self._commit(folder, step))
+        else:
+            self._commit(folder, step)
+
+    def _commit(self, folder: Path, step: int) -> None:
+        name = step_name(step)
+        try:
+            with self._plain_errors(step):
+                parts.wait_for_all(folder, timeout_s=self.timeout_s)
+                known = parts.collect(folder)
+                manifest = Manifest.of(folder, step=step, sequence=self._next_sequence(), known=known)
+                sync(folder, known)
+                manifest.save(folder)
+                sync_folder(folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        with self._plain_errors(step):
+            self._publish(folder, name)
+            self._prune(keep=name)
+
+    @contextmanager
+    def _plain_errors(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"The checkpoint of step {step} could not be written to {self.root}: {error.strerror or error}. "
+                "Earlier ones are as they were."
+            ) from error
+
+    def check(self) -> None:
+        """Raise CheckpointError, once, if a step that was completed in the background failed. Does not wait."""
+        if self._background is not None and not self._background.running:
+            done, self._background = self._background, None
+            done.raise_error()
+
+    def finish(self) -> None:
+        """Wait until the step that is completed in the background is there. Raises CheckpointError as :meth:`check`."""
+        if self._background is not None:
+            try:
+                self._background.wait(self.timeout_s)
+            finally:
+                self._background = None
+
+    def protect(self, path: str | Path) -> None:
+        """Never prune this checkpoint: the run goes on from it."""
+        self._protected.add(Path(path).resolve())
 
     def _publish(self, folder: Path, name: str) -> None:
         target = self.root / name
@@ -114,7 +172,8 @@ class CheckpointStore:
         manifests = self._manifests()
         newest_first = sorted(manifests, key=lambda path: -manifests[path].sequence)
         for path in newest_first[self.max_to_keep :]:
-            if path.name != keep:
+            kept = self.keep_every is not None and manifests[path].step % self.keep_every == 0
+            if path.name != keep and not kept and path.resolve() not in self._protected:
                 self._delete(path)
 
     def _delete(self, path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
+from plugrl.checkpoints.manifest import FileRecord
+from plugrl.checkpoints.safetensors_file import SafetensorsWriter, TensorSpec
 from plugrl.errors import CheckpointError
 
 _STATE = "state/"
@@ -18,18 +19,16 @@ _STATE = "state/"
 
 def save_tensors(
     path: str | Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Write named tensors of any device and layout; tensors that share memory are written twice."""
-    stored: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        value = tensor.detach().cpu().contiguous()
-        storage = value.untyped_storage().data_ptr()
-        stored[name] = value.clone() if storage in seen else value
-        seen.add(storage)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    save_file(stored, target, metadata=dict(metadata) if metadata else None)
+) -> FileRecord:
+    """Write named tensors of any device; tensors that share memory are written twice. Returns size and hash."""
+    writer = SafetensorsWriter(Path(path), {name: TensorSpec.of(tensor) for name, tensor in tensors.items()}, metadata)
+    try:
+        for name in writer.names:
+            writer.add(name, tensors[name])
+        return writer.close()
+    except BaseException:
+        writer.discard()
+        raise
 
 
 def load_tensors(path: str | Path) -> dict[str, torch.Tensor]:

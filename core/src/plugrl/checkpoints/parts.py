@@ -1,0 +1,113 @@
+"""What several processes contribute to one checkpoint, and how the one that completes it learns that they are done.
+
+A process that goes on writing after its call returned announces itself by an empty ``.pending-<part>`` and, when it is
+done, replaces it by ``.part-<part>.json``: sizes and hashes of its files, or the error that stopped it. A process that
+writes within its call leaves the latter alone. Plain files are the one channel that every launcher and node has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plugrl.checkpoints.manifest import FileRecord
+from plugrl.errors import CheckpointError
+
+_PENDING = ".pending-"
+_PART = ".part-"
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One process's contribution. files: by path relative to the folder of the part. notes: plain values for others."""
+
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+    notes: Any = None
+    error: str | None = None
+
+
+def announce(folder: Path, name: str) -> None:
+    """Say that the part ``name`` will be there later."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{_PENDING}{name}").touch()
+
+
+def deliver(folder: Path, name: str, part: Part) -> None:
+    """Put a part into ``folder``; it appears whole, then its announcement goes."""
+    record = {
+        "files": {path: [record.size, record.sha256] for path, record in part.files.items()},
+        "notes": part.notes,
+        "error": part.error,
+    }
+    scratch = folder / f".writing{_PART}{name}"
+    scratch.write_text(json.dumps(record), encoding="utf-8")
+    os.replace(scratch, folder / f"{_PART}{name}.json")
+    (folder / f"{_PENDING}{name}").unlink(missing_ok=True)
+
+
+def pending(root: Path) -> list[str]:
+    """Names of the parts below ``root`` that were announced and are not there, with their folders."""
+    return sorted(
+        str(path.relative_to(root)).replace(_PENDING, "")
+        for path in root.rglob(f"{_PENDING}*")
+        if not _part_of(path).exists()
+    )
+
+
+def read_part(folder: Path, name: str, *, deadline: float) -> Part:
+    """Wait for one part until ``deadline`` (of time.monotonic) and return it. Raises CheckpointError with its error."""
+    path = folder / f"{_PART}{name}.json"
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise CheckpointError(f"{name} did not finish its part of {folder} in time.")
+        time.sleep(_POLL_S)
+    return _read(path)
+
+
+def wait_for_all(root: Path, *, timeout_s: float) -> None:
+    """Wait until nothing that was announced below ``root`` is missing. Raises CheckpointError naming what is.
+
+    A part that failed ends the wait at once.
+    """
+    deadline = time.monotonic() + timeout_s
+    while missing := pending(root):
+        for path in root.rglob(f"{_PART}*.json"):
+            _read(path)
+        if time.monotonic() > deadline:
+            raise CheckpointError(f"{', '.join(missing[:4])} did not finish in {timeout_s:.0f} s.")
+        time.sleep(_POLL_S)
+
+
+def collect(root: Path) -> dict[str, FileRecord]:
+    """Take all parts away and return their files by path relative to ``root``. Raises CheckpointError for a failed one.
+
+    A file whose size on disk is another one is left out: who lists the folder then reads it.
+    """
+    files: dict[str, FileRecord] = {}
+    for path in sorted(root.rglob(f"{_PART}*.json")):
+        for name, record in _read(path).files.items():
+            target = path.parent / name
+            if target.is_file() and target.stat().st_size == record.size:
+                files[target.relative_to(root).as_posix()] = record
+        path.unlink()
+    for path in root.rglob(f"{_PENDING}*"):
+        path.unlink()
+    return files
+
+
+def _part_of(pending_path: Path) -> Path:
+    return pending_path.with_name(pending_path.name.replace(_PENDING, _PART) + ".json")
+
+
+def _read(path: Path) -> Part:
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    if raw["error"] is not None:
+        raise CheckpointError(raw["error"])
+    files = {name: FileRecord(int(size), str(sha256)) for name, (size, sha256) in raw["files"].items()}
+    return Part(files=files, notes=raw["notes"])
