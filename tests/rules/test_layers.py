@@ -7,7 +7,7 @@ from pathlib import Path
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "metric", "environment", "provenance", "targets", "registration", "registry", "plugins", "config"),
-    ("platforms", "engines", "models", "envs", "rollouts", "rewards"),
+    ("platforms", "engines", "models", "processors", "envs", "rollouts", "rewards"),
     ("runtime", "checkpoints", "algorithms", "tracking", "data"),
     ("workers",),
     ("runners",),
