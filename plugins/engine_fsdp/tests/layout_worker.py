@@ -24,8 +24,7 @@ from plugrl.models import MODELS, register_model
 from plugrl.platforms import set_platform
 from plugrl.platforms.cpu import CpuPlatform
 from plugrl.plugins import load_plugins
-from plugrl_engine_fsdp.ddp import DdpEngine
-from plugrl_engine_fsdp.fsdp2 import Fsdp2Engine
+from plugrl_engine_fsdp.backends import DdpEngine, Fsdp2Engine
 
 ENGINES = {"fsdp2": Fsdp2Engine, "ddp": DdpEngine}
 ROWS = 8

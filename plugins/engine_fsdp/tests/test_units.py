@@ -18,9 +18,8 @@ from plugrl.models import MODELS, register_model
 from plugrl.platforms import use_platform
 from plugrl.platforms.cpu import CpuPlatform
 from plugrl.plugins import load_plugins
+from plugrl_engine_fsdp.backends import DdpEngine, Fsdp2Engine
 from plugrl_engine_fsdp.config import FsdpConfig
-from plugrl_engine_fsdp.ddp import DdpEngine
-from plugrl_engine_fsdp.fsdp2 import Fsdp2Engine
 from plugrl_engine_fsdp.optim import OptimizerSettings, Schedule, build_optimizer
 from plugrl_engine_fsdp.precision import resolve_precision
 from plugrl_engine_fsdp.units import check_dtypes, check_ties, units_by_class, units_by_size
@@ -63,7 +62,7 @@ def test_config_has_verls_defaults_and_refuses_unknown_keys() -> None:
     assert FsdpConfig.model_validate({"dtype": "bfloat16"}).dtype == "bf16"
     wrap = FsdpConfig.model_validate({"wrap_policy": {"transformer_layer_cls_to_wrap": "Block"}}).wrap_policy
     assert wrap.transformer_layer_cls_to_wrap == ["Block"]
-    for wrong in ({"offload": True}, {"dtype": "fp16"}, {"wrap_policy": {"min_num_params": -1}}):
+    for wrong in ({"offload": True}, {"dtype": "fp8"}, {"wrap_policy": {"min_num_params": -1}}):
         with pytest.raises(ValidationError):
             FsdpConfig.model_validate(wrong)
 
@@ -79,8 +78,11 @@ def test_precision_follows_section_then_model_then_platform() -> None:
     assert compute({}, None, fast, trainable=False).weights == torch.bfloat16
     mixed = compute({"mixed_precision": {"param_dtype": "bf16"}}, "fp32", slow)
     assert (mixed.weights, mixed.compute, mixed.reduce) == (torch.float32, torch.bfloat16, torch.float32)
-    with pytest.raises(ConfigError, match="fp16"):
-        compute({}, "fp16", slow)
+    assert compute({}, "fp16", slow).needs_loss_scale and not mixed.needs_loss_scale
+    with pytest.raises(ConfigError, match="fp16 needs a loss scale"):
+        compute({"mixed_precision_policy": {"param_dtype": "fp16"}}, "fp32", slow)
+    with pytest.raises(ConfigError, match="not in 'fp8'"):
+        compute({}, "fp8", slow)
 
 
 def test_units_are_found_by_class_and_by_size() -> None:

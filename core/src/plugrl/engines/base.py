@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from plugrl.engines.topology import Topology
 from plugrl.metric import Metric
 
 Batch: TypeAlias = Mapping[str, torch.Tensor]
@@ -29,18 +30,34 @@ class BatchOptions:
     max_tokens: token budget of a micro-batch (tokens under ``attention_mask``); overrides ``micro_batch_size``.
     forward_type: which forward of the policy runs, see :meth:`plugrl.models.base.BasePolicy.forward`.
     forward_kwargs: handed to that forward, for example ``temperature`` or ``compute_entropy``.
+    window: batches whose gradients make one optimizer step; the loss of each is divided by it.
+    window_index: position of this batch in its window, from 0.
     """
 
     micro_batch_size: int | None = None
     max_tokens: int | None = None
     forward_type: str = "default"
     forward_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    window: int = 1
+    window_index: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("micro_batch_size", "max_tokens"):
+        for name in ("micro_batch_size", "max_tokens", "window"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is at least 1, got {value}.")
+        if not 0 <= self.window_index < self.window:
+            raise ValueError(f"window_index {self.window_index} is outside a window of {self.window}.")
+
+    @property
+    def opens_window(self) -> bool:
+        """Whether gradients start from zero with this batch."""
+        return self.window_index == 0
+
+    @property
+    def closes_window(self) -> bool:
+        """Whether an optimizer step follows this batch."""
+        return self.window_index == self.window - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +105,22 @@ class BaseEngine(ABC):
         self.engine_config = engine_config
         self.optimizer_config = optimizer_config
         self.checkpoint_config = checkpoint_config
+
+    # ----------------------------------------------------------------- before construction
+    @classmethod
+    def problems(
+        cls, engine_config: Any, optimizer_config: Any, checkpoint_config: Any, world_size: int
+    ) -> Iterator[str]:
+        """Yield what this engine cannot do of what is asked for with so many ranks, each as a line with its key.
+
+        Called where the run is started, before a model is built or a worker launched. The default has no objections.
+        """
+        yield from ()
+
+    @property
+    def topology(self) -> Topology:
+        """Copies and shards. The default is a whole copy on every data-parallel rank."""
+        return Topology(dp_replicate=self.get_data_parallel_size(), dp_shard=1)
 
     # ----------------------------------------------------------------- construction
     @abstractmethod
@@ -161,15 +194,19 @@ class BaseEngine(ABC):
         options: BatchOptions | None = None,
         update_lr_scheduler: bool = True,
     ) -> BatchResult:
-        """Do one optimizer step on ``data``; the metrics gain ``grad_norm`` and, when the schedule advances, ``lr``.
+        """Accumulate gradients of ``data`` and, at the end of a window, do one optimizer step. Collective.
 
+        The metrics gain ``grad_norm`` with an optimizer step and ``lr`` when the schedule advances.
         ``update_lr_scheduler=False`` leaves the schedule alone: it counts trainer steps, of which one may hold several
-        mini-batches; the caller advances it with the last one. Collective.
+        mini-batches; the caller advances it with the last one.
         """
-        self.optimizer_zero_grad()
+        options = options or BatchOptions()
+        if options.opens_window:
+            self.optimizer_zero_grad()
         result = self.forward_backward_batch(data, loss_function, forward_only=False, options=options)
         metrics = dict(result.metrics)
-        metrics["grad_norm"] = Metric(self.optimizer_step())
+        if options.closes_window:
+            metrics["grad_norm"] = Metric(self.optimizer_step())
         if update_lr_scheduler:
             metrics["lr"] = Metric(self.lr_scheduler_step())
         return BatchResult(outputs=result.outputs, loss=result.loss, metrics=metrics)

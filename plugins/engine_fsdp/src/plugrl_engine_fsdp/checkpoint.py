@@ -24,8 +24,9 @@ from plugrl.checkpoints.tensors import (
 )
 from plugrl.errors import CheckpointError, PlugRLError
 from plugrl_engine_fsdp.distributed import gather_objects, raise_together, rank, world_size
-from plugrl_engine_fsdp.export import full_tensor, parameter_names, published_tensors, write_full
+from plugrl_engine_fsdp.export import full_tensor, write_full
 from plugrl_engine_fsdp.memory import STEP_SLOT, move_optimizer_state
+from plugrl_engine_fsdp.names import parameter_names, published_tensors
 from plugrl_engine_fsdp.random_state import random_state, restore_random_state
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def load(engine: DataParallelEngine, local_path: str) -> None:
     folder = Path(local_path)
     error: Exception | None = None
     try:
-        engine.rest()
+        engine.layout.rest()
         if "model" in parts:
             _load_weights(engine, folder / "pretrained_model")
         if "optimizer" in parts and engine.optimizer is not None:

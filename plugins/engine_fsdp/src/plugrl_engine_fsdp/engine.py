@@ -1,7 +1,6 @@
 """What the engines have in common: everything but the way in which parameters are spread over ranks.
 
-A layout (``fsdp2``, ``ddp``) says how the policy is wrapped, what is called in training, when gradients are
-synchronised, and how a full tensor is read from and written to a parameter.
+That is the layout's: how the policy is wrapped, what is called in training, when gradients are synchronised.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,21 +18,17 @@ from pydantic import BaseModel
 
 from plugrl.engines.base import BaseEngine, Batch, BatchOptions, BatchResult, LossContext, LossFunction
 from plugrl.engines.batching import split_micro_batches
+from plugrl.engines.topology import Topology
 from plugrl.metric import Metric
 from plugrl.models import get_model
 from plugrl.platforms import get_platform
 from plugrl_engine_fsdp import checkpoint, export
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.distributed import agree_on_batch, rank, replicate_from_first_rank, world_size
+from plugrl_engine_fsdp.layouts import Layout, LayoutContext, choose_layout
+from plugrl_engine_fsdp.loss_scale import LossScale
 from plugrl_engine_fsdp.memory import move_optimizer_state
-from plugrl_engine_fsdp.optim import (
-    OptimizerSettings,
-    Schedule,
-    build_optimizer,
-    global_norm,
-    local_gradients,
-    scale_to_norm,
-)
+from plugrl_engine_fsdp.optim import OptimizerSettings, Schedule, build_optimizer
 from plugrl_engine_fsdp.precision import resolve_precision
 from plugrl_engine_fsdp.walk import Walk, zero_loss
 
@@ -57,39 +52,27 @@ class DataParallelEngine(BaseEngine):
             self.settings = None
         self.optimizer: torch.optim.Optimizer | None = None
         self.schedule: Schedule | None = None
+        self.scaler: LossScale | None = None
         self.skipped_steps = 0
+        self.updates = 0
+        self.layout: Layout
         self._policy: torch.nn.Module | None = None
 
     # ----------------------------------------------------------------- the layout
+    @classmethod
     @abstractmethod
-    def spread(self, policy: torch.nn.Module) -> None:
-        """Spread the policy's parameters over the ranks, in place or by a wrapper. Collective."""
+    def resolve_topology(cls, config: FsdpConfig, world_size: int) -> Topology:
+        """Copies and shards for so many ranks. Raises ConfigError when the configuration does not fit them."""
 
-    @abstractmethod
-    def callable_module(self, training: bool) -> torch.nn.Module:
-        """What is called for a forward."""
-
-    @abstractmethod
-    def gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
-        """Context of one micro-batch's forward and backward; only ``last`` reduces gradients over the ranks."""
+    @classmethod
+    def layout_class(cls, config: FsdpConfig, topology: Topology, trainable: bool) -> type[Layout]:
+        """How a policy is spread for that topology."""
+        return choose_layout(topology, trainable=trainable)
 
     @property
-    @abstractmethod
-    def shard_group(self) -> dist.ProcessGroup | None:
-        """Ranks over which gradients are sharded, None when every rank holds whole gradients."""
-
-    @abstractmethod
-    def compute_context(self) -> AbstractContextManager[Any]:
-        """Context that makes a forward run in the compute dtype."""
-
-    def rest(self) -> None:
-        """Bring parameters into the state in which they are read, written and moved."""
-
-    def recover(self) -> None:
-        """Forget what an exception left behind in the middle of a step."""
-
-    def moved(self) -> None:
-        """Follow up on parameters that changed device."""
+    def topology(self) -> Topology:
+        """Copies and shards as resolved for this process group."""
+        return self.layout.context.topology
 
     # ----------------------------------------------------------------- construction
     def initialize(self) -> None:
@@ -98,6 +81,24 @@ class DataParallelEngine(BaseEngine):
         self.device = _device_of(platform)
         self.trainable = self.settings is not None
         self.precision = resolve_precision(self.config, _read(self.model_config, "precision"), self.trainable, platform)
+        context = LayoutContext(
+            config=self.config,
+            topology=self.resolve_topology(self.config, world_size()),
+            precision=self.precision,
+            device=self.device,
+            trainable=self.trainable,
+        )
+        policy = self._policy = self._build_policy()
+        self.layout = self.layout_class(self.config, context.topology, self.trainable)(context)
+        self.layout.spread(policy)
+        if self.settings is not None:
+            self.optimizer = build_optimizer(policy.parameters(), self.settings)
+            self.schedule = Schedule(self.optimizer, self.settings)
+            self.scaler = LossScale(self.config.grad_scaler) if self.precision.needs_loss_scale else None
+        self._offload(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
+
+    def _build_policy(self) -> torch.nn.Module:
+        """The policy on this rank's device, equal on all ranks, before it is spread."""
         policy = get_model(self.model_config, torch_dtype=self.precision.weights)
         policy.to(self.device)
         if not self.trainable:
@@ -106,12 +107,7 @@ class DataParallelEngine(BaseEngine):
             _enable_gradient_checkpointing(policy)
         policy.train(self.trainable)
         replicate_from_first_rank(policy)
-        self._policy = policy
-        self.spread(policy)
-        if self.settings is not None:
-            self.optimizer = build_optimizer(policy.parameters(), self.settings)
-            self.schedule = Schedule(self.optimizer, self.settings)
-        self._offload(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
+        return policy
 
     @property
     def module(self) -> torch.nn.Module:
@@ -144,7 +140,7 @@ class DataParallelEngine(BaseEngine):
             failed = False
         finally:
             if failed:
-                self.recover()
+                self.layout.recover()
             if failed or zero_grad_on_exit:
                 self.optimizer_zero_grad()
             if auto:
@@ -163,7 +159,7 @@ class DataParallelEngine(BaseEngine):
             failed = False
         finally:
             if failed:
-                self.recover()
+                self.layout.recover()
             if auto:
                 self._offload(model=self.is_param_offload_enabled, optimizer=False)
 
@@ -177,9 +173,9 @@ class DataParallelEngine(BaseEngine):
         if model:
             if not grad:
                 self.optimizer_zero_grad()
-            self.rest()
+            self.layout.rest()
             self.module.to(target)
-            self.moved()
+            self.layout.moved()
         elif grad and not optimizer:
             raise ValueError("gradients move with their parameters: grad=True needs model=True")
         if optimizer and self.optimizer is not None:
@@ -220,18 +216,19 @@ class DataParallelEngine(BaseEngine):
                     loss, metrics = self._loss(loss_function, outputs, inputs, agreed.context, micro.is_dummy)
                 walk.add(micro, outputs, loss, metrics)
             else:
-                with self.gradient_sync(last=index == len(micro_batches) - 1):
+                last = index == len(micro_batches) - 1 and options.closes_window
+                with self.layout.gradient_sync(last=last):
                     outputs = self._forward(inputs, options, training=True)
                     loss, metrics = self._loss(loss_function, outputs, inputs, agreed.context, micro.is_dummy)
-                    loss.backward()
+                    (loss * (self.loss_factor / options.window)).backward()
                 walk.add(micro, None, loss, metrics)
         if forward_only:
-            self.rest()
+            self.layout.rest()
         return walk.result()
 
     def _forward(self, inputs: Mapping[str, torch.Tensor], options: BatchOptions, *, training: bool) -> dict[str, Any]:
-        with self.compute_context():
-            return self.callable_module(training)(
+        with self.layout.compute_context():
+            return self.layout.callable_module(training)(
                 forward_type=options.forward_type, forward_inputs=inputs, **options.forward_kwargs
             )
 
@@ -257,6 +254,8 @@ class DataParallelEngine(BaseEngine):
         """As the contract says; the metrics also count the steps skipped so far for a gradient that was not finite."""
         result = super().train_batch(data, loss_function, options, update_lr_scheduler)
         result.metrics["skipped_steps"] = Metric(self.skipped_steps, "max")
+        if self.scaler is not None:
+            result.metrics["loss_scale"] = Metric(self.scaler.scale)
         return result
 
     def optimizer_zero_grad(self) -> None:
@@ -267,16 +266,25 @@ class DataParallelEngine(BaseEngine):
     def optimizer_step(self) -> float:
         """Clip over the whole mesh and step; a norm that is not finite skips the step, counts it and is returned."""
         optimizer, settings = self._optimizer()
-        gradients = local_gradients(self.module.parameters())
-        norm = global_norm(gradients, self.shard_group, self.device)
-        if not math.isfinite(norm):
+        parameters = list(self.module.parameters())
+        norm = self.layout.gradient_norm(parameters) / self.loss_factor
+        finite = math.isfinite(norm)
+        if finite:
+            self.layout.scale_gradients(parameters, norm, settings.clip_grad, unscale=1.0 / self.loss_factor)
+            optimizer.step()
+            self.updates += 1
+        else:
             self.skipped_steps += 1
             _log.warning("the gradient norm is %s: step skipped (%d so far)", norm, self.skipped_steps)
             self.optimizer_zero_grad()
-            return norm
-        scale_to_norm(gradients, norm, settings.clip_grad)
-        optimizer.step()
+        if self.scaler is not None:
+            self.scaler.update(finite)
         return norm
+
+    @property
+    def loss_factor(self) -> float:
+        """The loss scale of fp16 training, 1 otherwise."""
+        return 1.0 if self.scaler is None else self.scaler.scale
 
     def lr_scheduler_step(self) -> float:
         """Advance the schedule by one and return the learning rate of the next step."""
@@ -327,11 +335,6 @@ def as_fsdp_config(section: Any) -> FsdpConfig:
     if isinstance(section, BaseModel):
         section = section.model_dump()
     return FsdpConfig.model_validate({} if section is None else dict(section))
-
-
-def autocast(device: torch.device, compute: torch.dtype, mixed: bool) -> AbstractContextManager[Any]:
-    """Autocast to ``compute`` when ``mixed``, else nothing; for modules whose weights keep their own dtype."""
-    return torch.autocast(device.type, dtype=compute) if mixed else nullcontext()
 
 
 def _device_of(platform: Any) -> torch.device:

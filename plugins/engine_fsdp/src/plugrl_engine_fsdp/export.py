@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
+from plugrl_engine_fsdp.names import published_tensors
+
 if TYPE_CHECKING:
     from plugrl_engine_fsdp.engine import DataParallelEngine
-
-
-def published_tensors(policy: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every parameter and persistent buffer once, as the policy holds it, under its published name.
-
-    A tied parameter appears under the first of its names that the policy publishes.
-    """
-    seen: set[int] = set()
-    for name, tensor in policy.state_dict(keep_vars=True).items():
-        published = policy.published_name(name)
-        if published is not None and id(tensor) not in seen:
-            seen.add(id(tensor))
-            yield published, tensor
-
-
-def parameter_names(policy: Any) -> dict[int, str]:
-    """Map ``id(parameter)`` to the published name; the module's own name where the policy publishes none."""
-    names = {id(parameter): name for name, parameter in policy.named_parameters()}
-    names.update({id(tensor): published for published, tensor in published_tensors(policy) if id(tensor) in names})
-    return names
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -44,10 +26,12 @@ def write_full(target: torch.Tensor, full: torch.Tensor) -> None:
     if not isinstance(target, DTensor):
         target.copy_(full)
         return
-    (placement,) = target.placements
+    # On a mesh with several copies the other placement is Replicate: every copy holds the same parts.
+    (mesh_dim,) = (index for index, placement in enumerate(target.placements) if isinstance(placement, Shard))
+    placement = target.placements[mesh_dim]
     assert isinstance(placement, Shard)
-    parts = full.chunk(target.device_mesh.size(), dim=placement.dim)
-    index = target.device_mesh.get_local_rank()
+    parts = full.chunk(target.device_mesh.size(mesh_dim), dim=placement.dim)
+    index = target.device_mesh.get_local_rank(mesh_dim)
     if index < len(parts):
         target.to_local().copy_(parts[index])
 
@@ -61,7 +45,7 @@ def stream(engine: DataParallelEngine) -> Iterator[tuple[str, torch.Tensor]]:
     loaded_here = first is not None and first.device.type != engine.device.type
     if loaded_here:
         engine.to(engine.device.type, model=True, optimizer=False, grad=True)
-    engine.rest()
+    engine.layout.rest()
     try:
         for name, tensor in published_tensors(engine.module):
             yield name, full_tensor(tensor)

@@ -1,8 +1,4 @@
-"""Optimizer, learning-rate schedule and gradient clipping, the same for every layout.
-
-Norm and clipping work on the local part of each gradient: for sharded gradients that saves one dispatch through DTensor
-per parameter, and one all-reduce of a scalar gives the norm over the whole mesh.
-"""
+"""Optimizer and learning-rate schedule, the same for every layout."""
 
 from __future__ import annotations
 
@@ -12,8 +8,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from plugrl.algorithms.schedule import lr_factor, resolve_warmup_steps
 from plugrl.errors import ConfigError
@@ -127,28 +121,3 @@ class Schedule:
                 _log.warning("resume: %s is %s in the checkpoint, this run goes on with %s", key, state[key], ours[key])
         self.steps = int(state["steps"])
         self._apply()
-
-
-def local_gradients(parameters: Iterable[torch.nn.Parameter]) -> list[torch.Tensor]:
-    """This rank's part of every gradient, as plain tensors that share memory with the gradients."""
-    gradients = (parameter.grad for parameter in parameters if parameter.grad is not None)
-    return [grad.to_local() if isinstance(grad, DTensor) else grad for grad in gradients]
-
-
-@torch.no_grad()
-def global_norm(gradients: list[torch.Tensor], shard_group: dist.ProcessGroup | None, device: torch.device) -> float:
-    """2-norm of the whole gradient. ``shard_group``: ranks over which gradients are sharded, None for whole ones."""
-    norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros((), device=device)
-    if shard_group is not None:
-        square = norm.float().square()
-        dist.all_reduce(square, group=shard_group)
-        norm = square.sqrt()
-    return float(norm.item())
-
-
-@torch.no_grad()
-def scale_to_norm(gradients: list[torch.Tensor], norm: float, max_norm: float) -> None:
-    """Scale ``gradients`` in place so that a total norm of ``norm`` becomes at most ``max_norm``."""
-    factor = max_norm / (norm + 1e-6)
-    if factor < 1.0 and gradients:
-        torch._foreach_mul_(gradients, factor)

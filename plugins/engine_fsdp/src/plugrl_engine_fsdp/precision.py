@@ -10,7 +10,7 @@ from plugrl.errors import ConfigError
 from plugrl.platforms.base import PlatformBase
 from plugrl_engine_fsdp.config import FsdpConfig
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,11 @@ class Precision:
     reduce: torch.dtype
 
     @property
+    def needs_loss_scale(self) -> bool:
+        """Whether small gradients would vanish: fp16 has five bits of exponent."""
+        return self.compute == torch.float16
+
+    @property
     def is_mixed(self) -> bool:
         """Whether compute needs another dtype than the weights have."""
         return self.compute != self.weights
@@ -30,18 +35,27 @@ class Precision:
 def resolve_precision(
     config: FsdpConfig, model_precision: str | None, trainable: bool, platform: PlatformBase
 ) -> Precision:
-    """Decide the dtypes. ``mixed_precision`` goes before ``dtype``, then the model's precision, then the platform's."""
-    asked = config.mixed_precision.param_dtype if config.mixed_precision else config.dtype
+    """Decide the dtypes: ``mixed_precision_policy``, ``mixed_precision``, ``dtype``, the model's, the platform's.
+
+    Raises ConfigError for a dtype that is not one of them, and for fp16 without a loss scale.
+    """
+    policy = config.mixed_precision_policy.param_dtype
+    asked = policy or (config.mixed_precision.param_dtype if config.mixed_precision else config.dtype)
+    if policy == "fp16" and config.dtype != "fp16":
+        raise ConfigError(
+            "fsdp_config.mixed_precision_policy.param_dtype: fp16 needs a loss scale: give dtype (or "
+            "accelerator.mixed_precision) fp16 as well"
+        )
     if asked == "auto" and model_precision not in (None, "auto"):
         asked = str(model_precision)
     if asked == "auto":
         asked = platform.preferred_dtype()
-    if asked not in _DTYPES:
-        raise ConfigError(f"model.precision: the fsdp2 and ddp engines compute in fp32 or bf16, not in {asked!r}")
-    compute = _DTYPES[asked]
-    reduce = _DTYPES[config.mixed_precision.reduce_dtype if config.mixed_precision else "fp32"]
+    if asked not in DTYPES:
+        raise ConfigError(f"model.precision: this engine computes in fp32, bf16 or fp16, not in {asked!r}")
+    compute = DTYPES[asked]
+    reduce = DTYPES[config.mixed_precision.reduce_dtype if config.mixed_precision else "fp32"]
     if config.model_dtype is not None:
-        weights = _DTYPES[config.model_dtype]
+        weights = DTYPES[config.model_dtype]
     else:
         weights = torch.float32 if trainable else compute
     return Precision(weights=weights, compute=compute, reduce=reduce)

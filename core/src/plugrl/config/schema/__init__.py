@@ -9,6 +9,7 @@ from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
 from plugrl.config.schema.data import DataConfig
 from plugrl.config.schema.model import ModelConfig
 from plugrl.config.schema.optim import CheckpointConfig, OptimConfig
+from plugrl.config.schema.parallelism import ParallelismConfig
 from plugrl.config.schema.rollout import RewardConfig, RolloutConfig, ValidationSampling
 from plugrl.config.schema.run import RunConfig
 from plugrl.config.schema.trainer import SftConfig, TrainerConfig
@@ -23,6 +24,7 @@ __all__ = [
     "KlControlConfig",
     "ModelConfig",
     "OptimConfig",
+    "ParallelismConfig",
     "PluginsConfig",
     "PolicyLossConfig",
     "RefConfig",

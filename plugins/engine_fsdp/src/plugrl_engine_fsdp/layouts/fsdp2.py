@@ -1,0 +1,145 @@
+"""The layout ``fsdp2``: torch's ``fully_shard`` over all ranks, or (HSDP) over the ranks of each copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from plugrl.engines.topology import Topology
+from plugrl.errors import ConfigError
+from plugrl_engine_fsdp.ignored import IgnoredParameters
+from plugrl_engine_fsdp.layouts.base import Layout
+from plugrl_engine_fsdp.precision import DTYPES
+from plugrl_engine_fsdp.units import check_dtypes, check_ties, units_by_class, units_by_size
+
+MESH_NAMES = ("dp_replicate", "dp_shard")
+
+
+class Fsdp2Layout(Layout):
+    """Parameters, gradients and optimizer state sharded, gathered unit by unit in a forward."""
+
+    name = "fsdp2"
+    _policy: torch.nn.Module
+
+    def spread(self, policy: torch.nn.Module) -> None:
+        """Shard ``policy`` in place, its units first, then the rest as the root unit."""
+        self._policy = policy
+        self._ignored = IgnoredParameters(policy, self.config.ignored_modules)
+        units = [(path, unit) for path, unit in self._units(policy) if not self._ignored.covers(path)]
+        check_ties(policy, units)
+        check_dtypes(policy, units)
+        self.mesh = make_mesh(self.context.device, self.context.topology)
+        options: dict[str, Any] = {"mesh": self.mesh, "ignored_params": self._ignored.parameters}
+        if self.config.cpu_offload:
+            options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.config.offload_pin_memory)
+        inner, outer = self._policies()
+        for _, unit in units:
+            fully_shard(unit, reshard_after_forward=self.config.reshard_after_forward, mp_policy=inner, **options)
+        # The root is needed again as soon as backward starts: freeing it in between would only cost a second gather.
+        fully_shard(policy, reshard_after_forward=False, mp_policy=outer, **options)
+
+    def _policies(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:
+        """Dtypes of the units and of the root, whose outputs losses take in fp32."""
+        own, precision = self.config.mixed_precision_policy, self.context.precision
+        if own.param_dtype is not None:
+            policy = MixedPrecisionPolicy(
+                param_dtype=DTYPES[own.param_dtype],
+                reduce_dtype=DTYPES[own.reduce_dtype or "fp32"],
+                output_dtype=None if own.output_dtype is None else DTYPES[own.output_dtype],
+                cast_forward_inputs=own.cast_forward_inputs,
+            )
+            return policy, policy
+        if not precision.is_mixed:
+            policy = MixedPrecisionPolicy(reduce_dtype=precision.reduce)
+            return policy, policy
+        inner = MixedPrecisionPolicy(param_dtype=precision.compute, reduce_dtype=precision.reduce)
+        outer = MixedPrecisionPolicy(
+            param_dtype=precision.compute, reduce_dtype=precision.reduce, output_dtype=torch.float32
+        )
+        return inner, outer
+
+    def _units(self, policy: Any) -> list[tuple[str, torch.nn.Module]]:
+        wrap = self.config.wrap_policy
+        if wrap.transformer_layer_cls_to_wrap is not None and wrap.min_num_params > 0:
+            raise ConfigError(
+                "fsdp_config.wrap_policy: transformer_layer_cls_to_wrap and min_num_params exclude each other"
+            )
+        if wrap.min_num_params > 0:
+            return units_by_size(policy, wrap.min_num_params)
+        names = wrap.transformer_layer_cls_to_wrap
+        if names is None:
+            names = list(policy.wrap_units())
+        if not names:
+            raise ConfigError(
+                f"fsdp_config.wrap_policy: {type(policy).__name__} declares no units to shard; name them in "
+                "transformer_layer_cls_to_wrap or set min_num_params"
+            )
+        return units_by_class(policy, names)
+
+    def callable_module(self, training: bool) -> torch.nn.Module:
+        """The policy: sharding hooks sit on the module itself."""
+        return self._policy
+
+    @contextmanager
+    def gradient_sync(self, last: bool) -> Iterator[None]:
+        """Without ``last`` gradients stay whole on their rank; with it they are reduced and sharded."""
+        module = self._policy
+        assert isinstance(module, FSDPModule)
+        module.set_requires_gradient_sync(last)
+        module.set_is_last_backward(last)
+        if not self.config.reshard_after_forward:
+            module.set_reshard_after_backward(last)
+        yield
+        if last:
+            self._ignored.average_gradients()
+
+    @property
+    def shard_group(self) -> dist.ProcessGroup | None:
+        """The ranks of this rank's copy."""
+        return self.mesh["dp_shard"].get_group()
+
+    def compute_context(self) -> AbstractContextManager[Any]:
+        """Nothing: units cast by themselves."""
+        return nullcontext()
+
+    def rest(self) -> None:
+        """Free every gathered parameter, so that what is read, written or moved is the shard."""
+        for module in self._policy.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def recover(self) -> None:
+        """Drop gathered parameters and gradients that were not reduced when an exception cut a step short."""
+        assert isinstance(self._policy, FSDPModule)
+        self._policy.reset_iter_state()
+        for module in self._policy.modules():
+            if isinstance(module, FSDPModule):
+                _drop_accumulated(module)
+
+
+def make_mesh(device: torch.device, topology: Topology) -> DeviceMesh:
+    """A mesh with the copies outermost; of one dimension when there is one copy. Collective."""
+    if topology.is_hybrid:
+        shape = (topology.dp_replicate, topology.dp_shard)
+        return init_device_mesh(device.type, shape, mesh_dim_names=MESH_NAMES)
+    return init_device_mesh(device.type, (topology.dp_shard,), mesh_dim_names=MESH_NAMES[1:])
+
+
+def _drop_accumulated(module: FSDPModule) -> None:
+    """Drop whole gradients of micro-batches before the one that failed.
+
+    torch 2.13 says that reset_iter_state() discards them, but keeps them on the gathered parameters. Nothing public
+    reaches those without a collective, which a rank that failed alone must not start.
+    """
+    for group in module._get_fsdp_state()._fsdp_param_groups:
+        for parameter in group.fsdp_params:
+            parameter.unsharded_accumulated_grad = None
+            gathered = getattr(parameter, "_unsharded_param", None)
+            if gathered is not None:
+                gathered.grad = None
