@@ -1,6 +1,7 @@
 """The registry of data sets; light.
 
-A data set is a function ``build(config, **source_options) -> Splits``, where ``config`` is the section ``data``.
+A data set is a function ``build(config, **source_options)``, where ``config`` is the section ``data``. It returns
+:class:`plugrl.data.records.Splits` of prompts, or :class:`plugrl.data.samples.SampleSplits` of tensors.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from plugrl.data.records import Splits
+from plugrl.data.samples import SampleSplits
 from plugrl.errors import ConfigError, NotRegistered, PluginError, one_of
 from plugrl.registry import Registry
 
-F = TypeVar("F", bound=Callable[..., Splits])
+F = TypeVar("F", bound=Callable[..., "Splits | SampleSplits"])
 
 
 class DataSettings(Protocol):
@@ -45,10 +47,11 @@ def _check(key: Any, value: object) -> None:
         raise PluginError(f'Data set "{key}" must be a function, got {value!r}.')
 
 
-DATASETS: Registry[Callable[..., Splits]] = Registry("dataset", check=_check)
+DATASETS: Registry[Callable[..., Splits | SampleSplits]] = Registry("dataset", check=_check)
 DATASETS.register_target("files", "plugrl.data.loading:files", summary="JSONL and parquet files")
 DATASETS.register_target("arithmetic", "plugrl.data.arithmetic:arithmetic", summary="generated two-operand arithmetic")
 DATASETS.register_target("gsm8k", "plugrl.data.gsm8k:gsm8k", summary="a folder with GSM8K's train.jsonl and test.jsonl")
+DATASETS.register_target("lerobot", "plugrl.data.lerobot:lerobot", summary="a LeRobot data set: samples for `sft`")
 
 
 def register_dataset(name: str, *, force: bool = False, summary: str = "") -> Callable[[F], F]:
@@ -62,13 +65,21 @@ def register_dataset(name: str, *, force: bool = False, summary: str = "") -> Ca
 
 
 def load_dataset(config: DataSettings) -> Splits:
-    """Build the data set ``config.source``.
+    """Build the data set ``config.source``, which must be one of prompts.
 
     Raises:
         NotRegistered: no such data set.
-        ConfigError: an option it does not take.
+        ConfigError: an option it does not take, or a data set that has no prompts.
         DataError: a missing or malformed file, named with its line.
     """
+    splits = load_source(config)
+    if isinstance(splits, SampleSplits):
+        raise ConfigError(f"data.source: {config.source} has samples for supervised training (plugrl sft), no prompts.")
+    return splits
+
+
+def load_source(config: DataSettings) -> Splits | SampleSplits:
+    """Build the data set ``config.source``, of prompts or of tensors. Raises as :func:`load_dataset`."""
     if config.source not in DATASETS:
         raise NotRegistered(f"data.source: {DATASETS.explain_missing(config.source)}")
     build = DATASETS.get(config.source)
@@ -77,7 +88,7 @@ def load_dataset(config: DataSettings) -> Splits:
     return build(config, **options)
 
 
-def _check_options(name: str, build: Callable[..., Splits], options: Mapping[str, Any]) -> None:
+def _check_options(name: str, build: Callable[..., Any], options: Mapping[str, Any]) -> None:
     parameters = list(inspect.signature(build).parameters.values())[1:]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
