@@ -129,14 +129,37 @@ class BasePolicy(torch.nn.Module, ABC):
                 f"{type(self).__name__} did not receive {', '.join(missing[:5])} ({len(missing)} in all)."
             )
 
+    def is_saved(self, name: str) -> bool:
+        """Whether the tensor of this published name stands in checkpoints of a training run.
+
+        All do, except where an adapter is trained on a frozen base: then only the adapter's do.
+        """
+        return True
+
+    def save_config(self, directory: str | Path) -> None:
+        """Write what a model folder holds beside its weights: configuration, tokenizer. The default has nothing.
+
+        A policy whose checkpoints hold an adapter writes ``adapter_config.json``; its weights are then stored as
+        ``adapter_model.safetensors``.
+        """
+
     def save_pretrained(self, directory: str | Path, state: Mapping[str, torch.Tensor]) -> None:
         """Write a folder that the model family's own loader reads; ``state`` maps published names to full tensors.
 
-        The default writes ``model.safetensors`` alone; a family with a configuration or tokenizer adds its files.
+        The weights keep the type they come in; tensors that share memory are separated.
         """
         from safetensors.torch import save_file
 
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        self.save_config(folder)
+        is_adapter = (folder / "adapter_config.json").is_file()
+        tensors: dict[str, torch.Tensor] = {}
+        seen: set[int] = set()
+        for name, tensor in state.items():
+            value = tensor.detach().cpu().contiguous()
+            storage = value.untyped_storage().data_ptr()
+            tensors[name] = value.clone() if storage in seen else value
+            seen.add(storage)
+        file = folder / ("adapter_model.safetensors" if is_adapter else "model.safetensors")
+        save_file(tensors, file, metadata={"format": "pt"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -45,14 +44,16 @@ class HFPolicy(BasePolicy):
         name = name.removeprefix(_PREFIX)
         return None if name in self._tied else name
 
-    def save_pretrained(self, directory: str | Path, state: Mapping[str, torch.Tensor]) -> None:
-        """Write configuration, weights (safetensors) and tokenizer; ``state`` maps published names to full tensors.
-
-        The weights keep the type they come in. Tensors that share memory are separated.
-        """
-        tensors = {name: tensor.detach().to("cpu").contiguous() for name, tensor in state.items()}
+    def save_config(self, directory: str | Path) -> None:
+        """Write configuration, generation settings and tokenizer, as the model's own ``save_pretrained`` does."""
+        model = self.model
+        model.config.dtype = str(model.dtype).removeprefix("torch.")
+        # Sharding gives the class another name in front.
+        model.config.architectures = [type(model).__name__.removeprefix("FSDP")]
         with quiet():
-            self.model.save_pretrained(str(directory), state_dict=tensors)
+            model.config.save_pretrained(str(directory))
+            if model.can_generate() and model.generation_config is not None:
+                model.generation_config.save_pretrained(str(directory))
         if self.processor is not None:
             self.processor.save_pretrained(directory)
 
