@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-Reduction = Literal["mean", "sum", "max", "min"]
+Reduction = Literal["mean", "sum", "max", "min", "none"]
 REDUCTIONS: tuple[str, ...] = get_args(Reduction)
 
 
@@ -18,7 +18,8 @@ class Metric:
     """A scalar with its reduction.
 
     ``value`` may be given as int, float or a tensor of one element; it is kept as a float. ``weight`` counts what a
-    mean runs over (rows or tokens); an entry of weight 0 (a dummy micro-batch) never influences a result.
+    mean runs over (rows or tokens); an entry of weight 0 (a dummy micro-batch) never influences a result. ``none`` is
+    for what is the same everywhere, such as a learning rate: the last of several stands, and rank 0's.
     Raises ValueError for an unknown reduction, a tensor of several elements and a negative weight.
     """
 
@@ -62,6 +63,8 @@ class Metric:
         if len(counts) != 1:
             raise ValueError(f"Ranks hold different numbers of metrics: {counts}.")
         reduction = _common_reduction([item for row in rows for item in row])
+        if reduction == "none":
+            return Metric.merge(rows[0])
         if reduction != "sum":
             return Metric.merge(item for row in rows for item in row)
         merged = [Metric.merge(row) for row in rows]
@@ -83,6 +86,8 @@ def _reduce(items: Sequence[Metric], reduction: Reduction) -> float:
         return sum(item.value * item.weight for item in items) / sum(item.weight for item in items)
     if reduction == "sum":
         return sum(values)
+    if reduction == "none":
+        return values[-1]
     return max(values) if reduction == "max" else min(values)
 
 

@@ -10,7 +10,23 @@ _PREFIX = "actor_rollout_ref"
 _ALIASES: dict[KeyPath, KeyPath] = {
     ("actor", "model"): ("model",),
     ("trainer", "resume_mode"): ("trainer", "resume"),
+    ("trainer", "keep_last"): ("trainer", "max_ckpt_to_keep"),
+    ("trainer", "async_save"): ("actor", "checkpoint", "async_save"),
+    ("checkpoint",): ("actor", "checkpoint"),
+    ("checkpoint_format",): ("actor", "checkpoint", "format"),
+    ("batch_size",): ("sft", "batch_size"),
+    ("steps",): ("sft", "total_steps"),
+    ("optimizer",): ("sft", "optim"),
+    ("accelerator", "gradient_accumulation", "steps"): ("sft", "gradient_accumulation_steps"),
+    ("drop_last",): ("sft", "drop_last"),
+    ("save_freq",): ("trainer", "save_freq"),
+    ("log_freq",): ("trainer", "log_freq"),
+    ("seed",): ("trainer", "seed"),
+    ("output_dir",): ("trainer", "default_local_dir"),
+    ("job_name",): ("trainer", "experiment_name"),
+    ("resume",): ("trainer", "resume"),
 }
+"""The keys at the root are those of LeRobot's trainer."""
 
 FOLLOWS: dict[KeyPath, KeyPath] = {
     ("ref", "strategy"): ("actor", "strategy"),
@@ -27,10 +43,14 @@ FOLLOWS: dict[KeyPath, KeyPath] = {
     ("critic", "ppo_max_token_len_per_gpu"): ("actor", "ppo_max_token_len_per_gpu"),
     ("critic", "ppo_epochs"): ("actor", "ppo_epochs"),
     ("critic", "loss_agg_mode"): ("actor", "loss_agg_mode"),
+    ("critic", "checkpoint", "format"): ("actor", "checkpoint", "format"),
+    ("critic", "checkpoint", "async_save"): ("actor", "checkpoint", "async_save"),
 }
 """Keys that take the value of another key unless they are given."""
 
 HINTS: dict[KeyPath, str] = {
+    ("accelerator", "compile"): "compiling is not implemented; leave it out",
+    ("accelerator", "activation_checkpointing"): "use model.enable_gradient_checkpointing",
     ("actor", "grad_clip"): "the norm is clipped by actor.optim.clip_grad",
     ("critic", "grad_clip"): "the norm is clipped by critic.optim.clip_grad",
     ("actor", "ppo_micro_batch_size"): "use actor.ppo_micro_batch_size_per_gpu",

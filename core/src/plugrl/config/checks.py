@@ -13,6 +13,9 @@ from plugrl.errors import nearest
 Task = Literal["train", "sft", "eval"]
 """What a configuration is used for; a rule that concerns only one task is not held against another."""
 
+RESUME_MODES = ("auto", "disable", "last", "new")
+"""Words that `trainer.resume` knows."""
+
 _COMPARING = frozenset({"grpo", "grpo_vectorized", "grpo_passk", "gdpo"})
 """Estimators that normalise within the responses to one prompt."""
 
@@ -30,11 +33,11 @@ def cross_problems(config: RunConfig, task: Task = "train") -> list[str]:
 
 def _resume(config: RunConfig) -> Iterator[str]:
     resume = config.trainer.resume
-    if resume in ("auto", "disable") or os.path.isdir(resume):
+    if resume in RESUME_MODES or os.path.isdir(resume):
         return
-    found = nearest(resume, ("auto", "disable"))
+    found = nearest(resume, RESUME_MODES)
     hint = f"; did you mean {found}?" if found else ""
-    yield f"trainer.resume: must be auto, disable or the folder of a checkpoint, not {resume!r}{hint}"
+    yield f"trainer.resume: must be auto, disable or the folder of a checkpoint (or last, new), not {resume!r}{hint}"
 
 
 def _data(config: RunConfig) -> Iterator[str]:
@@ -108,9 +111,14 @@ def _clipping(config: RunConfig) -> Iterator[str]:
 
 
 def _supervised(config: RunConfig) -> Iterator[str]:
-    micro, batch = config.sft.micro_batch_size_per_gpu, config.sft.train_batch_size
+    sft = config.sft
+    key = "train_batch_size" if sft.batch_size is None else "batch_size"
+    batch = getattr(sft, key)
+    micro = sft.micro_batch_size_per_gpu
     if micro is not None and micro > batch:
-        yield f"sft.micro_batch_size_per_gpu: {micro} is more than sft.train_batch_size, which is {batch}"
+        yield f"sft.micro_batch_size_per_gpu: {micro} is more than sft.{key}, which is {batch}"
+    if sft.before_rl and config.trainer.resume in ("last", "new"):
+        yield f"trainer.resume: {config.trainer.resume} does not go with sft.before_rl; use auto or disable"
 
 
 def _checkpoints(config: RunConfig) -> Iterator[str]:

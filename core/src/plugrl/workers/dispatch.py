@@ -47,9 +47,15 @@ def merge_rows(shares: Sequence[Tensor], outputs: Sequence[Mapping[str, Tensor]]
 
 
 def reduce_metrics(ranks: Sequence[Sequence[Mapping[str, Metric]]]) -> dict[str, float]:
-    """Reduce ``ranks[rank][mini_batch][name]``: over the ranks for each mini-batch, then the mean over mini-batches."""
+    """Reduce ``ranks[rank][mini_batch][name]``: over the ranks for each mini-batch, then the mean over mini-batches.
+
+    A name that some ranks lack is reduced over those that have it.
+    """
     steps = [
-        {name: Metric.reduce_over_ranks([rank[name] for rank in position]) for name in position[0]}
+        {
+            name: Metric.reduce_over_ranks([rank[name] for rank in position if name in rank])
+            for name in dict.fromkeys(name for rank in position for name in rank)
+        }
         for position in zip(*ranks, strict=True)
     ]
     names = dict.fromkeys(name for step in steps for name in step)
@@ -59,6 +65,6 @@ def reduce_metrics(ranks: Sequence[Sequence[Mapping[str, Metric]]]) -> dict[str,
 def _over_steps(metrics: Iterable[Metric]) -> float:
     """Mean over optimizer steps, whatever the reduction inside a step; extremes stay extremes."""
     items = list(metrics)
-    if items[0].reduction in ("max", "min"):
+    if items[0].reduction in ("max", "min", "none"):
         return Metric.merge(items).value
     return sum(item.value for item in items) / len(items)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
 
 from plugrl.config.schema.base import Names, Section
 from plugrl.config.schema.optim import OptimConfig
@@ -29,8 +31,11 @@ class TrainerConfig(Section):
     logger: Names = ("console", "jsonl")
     """Loggers: console, jsonl, tensorboard, wandb, swanlab, trackio, or what a plugin registers."""
 
+    log_freq: int = Field(1, ge=1)
+    """Supervised training: steps between rows of metrics."""
+
     save_freq: int = Field(-1, ge=-1)
-    """Steps between checkpoints; -1 saves none, the last step included."""
+    """Steps between checkpoints; -1 saves none, the last step included. Supervised training always saves its last."""
 
     test_freq: int = Field(-1, ge=-1)
     """Steps between validations; -1 validates only at the end."""
@@ -39,11 +44,15 @@ class TrainerConfig(Section):
     """Validate before the first step."""
 
     resume: str = "auto"
-    """`auto` goes on from the last complete checkpoint of this run if there is one, `disable` starts anew, a path
-    resumes from that checkpoint."""
+    """`auto` goes on from the last complete checkpoint of this run if there is one, `disable` starts anew and moves an
+    earlier run aside, `last` (or true) wants a checkpoint to go on from, `new` (or false) wants a folder without a run,
+    a path resumes from that checkpoint."""
 
     max_ckpt_to_keep: int | None = Field(None, ge=1)
-    """Checkpoints kept on disk; null keeps all."""
+    """Checkpoints kept on disk, the newest; null keeps all. That of `last` and the one resumed from always stay."""
+
+    keep_every: int | None = Field(None, ge=1)
+    """Besides them, keep the checkpoints of steps that this divides."""
 
     critic_warmup: int = Field(0, ge=0)
     """First steps in which only the critic is trained."""
@@ -63,6 +72,12 @@ class TrainerConfig(Section):
     log_val_generations: int = Field(0, ge=0)
     """Held-out generations to log at each validation."""
 
+    @field_validator("resume", mode="before")
+    @classmethod
+    def _resume_flag(cls, value: Any) -> Any:
+        """Take the flag that trainers elsewhere have."""
+        return {True: "last", False: "new"}[value] if isinstance(value, bool) else value
+
 
 class SftConfig(Section):
     """Supervised training on the reference responses, alone or before reinforcement learning."""
@@ -71,10 +86,23 @@ class SftConfig(Section):
     """Run this phase before the reinforcement learning of `plugrl train`."""
 
     total_steps: int = Field(100, ge=1)
-    """Steps at most."""
+    """Steps at most; each takes one batch, several may make one optimizer update."""
 
     train_batch_size: int = Field(64, ge=1)
-    """Examples in one step."""
+    """Examples in one step of all workers together, where `batch_size` is not given."""
+
+    batch_size: int | None = Field(None, ge=1)
+    """Examples in one step of each worker; null shares `train_batch_size` out evenly."""
+
+    gradient_accumulation_steps: int = Field(1, ge=1)
+    """Steps whose gradients make one optimizer update."""
+
+    drop_last: bool = False
+    """Drop the examples that do not fill the last step of an epoch; otherwise its start fills that step."""
+
+    normalization: dict[str, Literal["mean_std", "min_max", "identity"]] = {}
+    """Data sets with statistics: how a feature (`observation.state`), or a kind of features (`state`, `action`,
+    `visual`), is normalised. States and actions are by mean and deviation, images are left alone."""
 
     micro_batch_size_per_gpu: int | None = Field(None, ge=1)
     """Examples in one forward pass of a rank; null takes the whole share of the rank."""
