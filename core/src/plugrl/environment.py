@@ -11,6 +11,7 @@
 ``PLUGRL_FINGERPRINT``    set for workers: the driver's plugin fingerprint
 ``PLUGRL_PLUGIN_ROWS``    set for workers: what the fingerprint was made of, so that a difference can be named
 ``PLUGRL_SETUP_HOOK``     set for workers: the user's own setup function, called after PlugRL's
+``*_ALLOW_ACCELERATE_ENV``  see :mod:`plugrl.runners.launcher_guard`, which reads them
 ========================  ==========================================================================================
 """
 
@@ -30,6 +31,7 @@ OWN_VARIABLES = (
     "PLUGRL_FINGERPRINT",
     "PLUGRL_PLUGIN_ROWS",
     "PLUGRL_SETUP_HOOK",
+    "PLUGRL_ALLOW_ACCELERATE_ENV",
 )
 _PREFIX = "PLUGRL_"
 _TRUE = {"1", "true", "yes", "on"}

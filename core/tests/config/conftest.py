@@ -45,6 +45,7 @@ class FakeSection:
 
     def __init__(self, key: str, schema: str | type, owners: tuple[str, ...] = ("actor", "critic", "ref")) -> None:
         self.key, self.schema, self.owners = key, schema, owners
+        self.aliases = (("speed.off", f"{key}.offload"), ("speed", key), ("{owner}.engine", "strategy"))
 
 
 @pytest.fixture

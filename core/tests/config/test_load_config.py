@@ -52,6 +52,22 @@ def test_sections_of_plugins_are_typed(write: Any) -> None:
     assert config.rollout.options == OptionsSection(chunk=4)
 
 
+def test_keys_that_a_plugin_keeps_in_its_section_may_stand_elsewhere(write: Any) -> None:
+    config = load(write, "speed.off=true", "speed.visible_devices=x", "ref.fake_config.visible_devices=y")
+    own = load(
+        write, "actor.fake_config={offload: true, visible_devices: x}", "critic.fake_config.offload=true",
+        "critic.fake_config.visible_devices=x", "ref.fake_config={offload: true, visible_devices: y}",
+    )  # fmt: skip
+    assert config == own
+    assert load(write, "actor.engine=fsdp2").actor.strategy == "fsdp2"
+    for text in (
+        failure(write, "speed.off=true", "actor.fake_config.offload=false"),
+        failure(write, "actor.fake_config.offload=false", "speed.off=true"),
+    ):
+        assert "actor.fake_config.offload is given twice" in text and "speed.off" in text
+    assert "actor.fake_config.visble_devices: unknown key" in failure(write, "speed.visble_devices=x")
+
+
 @pytest.mark.parametrize(
     ("override", "parts"),
     [

@@ -15,6 +15,7 @@ from plugrl.config.messages import config_error
 from plugrl.config.names import check_names
 from plugrl.config.overrides import parse_override
 from plugrl.config.schema import PluginsConfig, RunConfig
+from plugrl.config.section_aliases import move_section_keys
 from plugrl.config.sections import plugin_schema
 from plugrl.config.tree import DEFAULT, Tree
 from plugrl.config.yaml_source import KeyPath, read_document
@@ -45,6 +46,7 @@ def load_config(
     tree = read_tree(Path(path), overrides)
     narrow_plugins(tree, plugin_options)
     load_named_plugins(tree)
+    move_section_keys(tree)
     fill_defaults(tree)
     composed = plugin_schema(tree)
     config = validated(composed.schema, tree, composed.owners)
@@ -69,6 +71,7 @@ def load_schema(path: str | os.PathLike[str] | None = None) -> type[RunConfig]:
     """
     tree = read_tree(Path(path)) if path is not None else Tree()
     load_named_plugins(tree)
+    move_section_keys(tree)
     if path is None:
         for kind, key in (("model", ("model", "model_type")), ("rollout", ("rollout", "name"))):
             section = getattr(RunConfig(), key[0])

@@ -71,6 +71,22 @@ class Tree:
         parent = self.find(path[:-1])
         return not path or (isinstance(parent, Mapping) and path[-1] in parent)
 
+    def leaves(self, path: KeyPath) -> list[tuple[KeyPath, Any, str]]:
+        """Return (key path, value, origin) of everything given at or below ``path``; an empty mapping is a value."""
+        if not self.has(path):
+            return []
+        return [(leaf, value, self.origin(leaf)) for leaf, value in _leaves(path, self.find(path))]
+
+    def remove(self, path: KeyPath) -> None:
+        """Take away the value at ``path``, and sections that are left empty by it."""
+        while path and self.has(path):
+            parent = self.find(path[:-1]) if len(path) > 1 else self.values
+            del parent[path[-1]]
+            self.origins = {key: known for key, known in self.origins.items() if key[: len(path)] != path}
+            if parent:
+                return
+            path = path[:-1]
+
     def fill(self, path: KeyPath, value: Any, origin: str = DEFAULT) -> None:
         """Set a value that was not given; where a section is no mapping nothing is, which validation will refuse."""
         around = (self.find(path[:length]) for length in range(1, len(path)))

@@ -37,11 +37,14 @@ class ConfigSection:
         owners: the sections it may stand in: ``actor``, ``critic``, ``ref``.
         key: its key there: ``fsdp_config``.
         schema: ``"module:attribute"`` of the pydantic model that checks it.
+        aliases: keys that may be given elsewhere, each with the path below the owner where they are kept:
+            ``("parallelism", "fsdp_config.parallelism")``; ``{owner}`` in a key stands for each owner.
     """
 
     owners: tuple[str, ...] = SECTION_OWNERS
     key: str
     schema: str
+    aliases: tuple[tuple[str, str], ...] = ()
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the declaration, each as a phrase."""
@@ -50,6 +53,9 @@ class ConfigSection:
         if not isinstance(self.owners, tuple) or not set(self.owners) <= set(SECTION_OWNERS):
             yield f"owners of section {self.key} must be a tuple of {', '.join(SECTION_OWNERS)}, not {self.owners!r}"
         yield from bad_target(f"schema of section {self.key}", self.schema)
+        pairs = self.aliases if isinstance(self.aliases, tuple) else (None,)
+        if not all(isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_text, pair)) for pair in pairs):
+            yield f"aliases of section {self.key} must be a tuple of (key, path) pairs, not {self.aliases!r}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +312,10 @@ def bad_text(name: str, text: Any) -> Iterator[str]:
     """Yield a phrase unless ``text`` is a text."""
     if not isinstance(text, str):
         yield f"{name} {text!r} must be a text"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _as_tuple(names: Names) -> tuple[str, ...]:

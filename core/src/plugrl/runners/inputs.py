@@ -18,6 +18,7 @@ from plugrl.models.processor import TextProcessor
 from plugrl.platforms import get_platform
 from plugrl.rewards.manager import RewardManager
 from plugrl.runners.components import Component, placement, rl_components
+from plugrl.runners.launcher_guard import check_launcher_variables
 from plugrl.runners.preflight import check_parts, preflight
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.rl import rl_plan
@@ -79,6 +80,7 @@ def planned(config: RunConfig, data: PromptData, device_count: int) -> RunPlan:
 
 
 def _check_inputs(config: RunConfig, task: Literal["train", "sft"], needed: tuple[Component, ...]) -> Inputs:
+    check_launcher_variables()
     preflight(config, task, needed)
     check_parts(config, needed)
     run_dir = RunDirectory(config.trainer.default_local_dir)

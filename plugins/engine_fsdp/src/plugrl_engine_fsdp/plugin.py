@@ -8,7 +8,22 @@ _MODEL_TYPES = ("language_model", "value_model")
 _NEEDS = ("torch", "safetensors")
 _CAPABILITIES = ("bf16", "cpu", "param_offload", "optimizer_offload", "gradient_checkpointing")
 _SECTION = ConfigSection(
-    owners=("actor", "critic", "ref"), key="fsdp_config", schema="plugrl_engine_fsdp.config:FsdpConfig"
+    owners=("actor", "critic", "ref"),
+    key="fsdp_config",
+    schema="plugrl_engine_fsdp.config:FsdpConfig",
+    # The other spelling of these keys, that of LeRobot's trainer.
+    aliases=(
+        ("parallelism", "fsdp_config.parallelism"),
+        ("ema", "fsdp_config.ema"),
+        ("accelerator.mixed_precision", "fsdp_config.dtype"),
+        ("accelerator.grad_scaler", "fsdp_config.grad_scaler"),
+        ("accelerator.ddp", "fsdp_config.ddp"),
+        ("accelerator.fsdp.strategy", "strategy"),
+        ("accelerator.fsdp.wrap_modules", "fsdp_config.wrap_policy.transformer_layer_cls_to_wrap"),
+        ("accelerator.fsdp.min_num_params", "fsdp_config.wrap_policy.min_num_params"),
+        ("accelerator.fsdp", "fsdp_config"),
+        ("{owner}.fsdp_config.strategy", "strategy"),
+    ),
 )
 
 plugin = Plugin(
