@@ -28,7 +28,13 @@ from plugrl_engine_fsdp.distributed import agree_on_batch, rank, replicate_from_
 from plugrl_engine_fsdp.layouts import Layout, LayoutContext, choose_layout
 from plugrl_engine_fsdp.loss_scale import LossScale
 from plugrl_engine_fsdp.memory import move_optimizer_state
-from plugrl_engine_fsdp.optim import OptimizerSettings, Schedule, build_optimizer
+from plugrl_engine_fsdp.optim import (
+    OptimizerSettings,
+    Schedule,
+    build_optimizer,
+    check_fp32_masters,
+    parameter_groups,
+)
 from plugrl_engine_fsdp.precision import resolve_precision
 from plugrl_engine_fsdp.walk import Walk, zero_loss
 
@@ -92,7 +98,10 @@ class DataParallelEngine(BaseEngine):
         self.layout = self.layout_class(self.config, context.topology, self.trainable)(context)
         self.layout.spread(policy)
         if self.settings is not None:
-            self.optimizer = build_optimizer(policy.parameters(), self.settings)
+            check_fp32_masters(self.settings, self.layout)
+            if not self.settings.use_fp32_master_params:
+                self.layout.check_native_adamw(policy)
+            self.optimizer = build_optimizer(parameter_groups(policy, self.settings), self.settings)
             self.schedule = Schedule(self.optimizer, self.settings)
             self.scaler = LossScale(self.config.grad_scaler) if self.precision.needs_loss_scale else None
         self._offload(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)

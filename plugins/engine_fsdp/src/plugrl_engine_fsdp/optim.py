@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from plugrl.algorithms.schedule import lr_factor, resolve_warmup_steps
-from plugrl.errors import ConfigError
+from plugrl.errors import ConfigError, nearest
+from plugrl_engine_fsdp.fp32_master import build_adamw
+from plugrl_engine_fsdp.names import parameter_names
+
+if TYPE_CHECKING:
+    from plugrl_engine_fsdp.layouts import Layout
 
 _log = logging.getLogger(__name__)
 
@@ -20,6 +25,8 @@ class OptimizerSettings:
     """What the section ``optim`` says, with verl's defaults. ``total_training_steps`` counts calls of the schedule."""
 
     lr: float = 1e-6
+    value_lr: float | None = None
+    lr_multipliers: Mapping[str, float] = field(default_factory=dict)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.01
@@ -30,6 +37,8 @@ class OptimizerSettings:
     min_lr_ratio: float = 0.0
     num_cycles: float = 0.5
     total_training_steps: int = -1
+    use_fp32_master_params: bool = False
+    fp32_master_any_layout: bool = False
 
     @classmethod
     def from_config(cls, config: Any) -> OptimizerSettings:
@@ -37,7 +46,7 @@ class OptimizerSettings:
         if isinstance(config, cls):
             return config
         read = config.get if isinstance(config, Mapping) else lambda key: getattr(config, key, None)
-        given = {field.name: read(field.name) for field in fields(cls)}
+        given = {item.name: read(item.name) for item in fields(cls)}
         settings = cls(**{key: value for key, value in given.items() if value is not None})
         if not settings.clip_grad > 0:
             raise ConfigError(f"optim.clip_grad: {settings.clip_grad} is not a positive norm")
@@ -50,20 +59,63 @@ class OptimizerSettings:
         return resolve_warmup_steps(self.lr_warmup_steps, self.lr_warmup_steps_ratio, total)
 
 
-def build_optimizer(parameters: Iterable[torch.nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """AdamW over all trainable ``parameters`` in one group; the fused kernel where the device has one."""
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+def parameter_groups(policy: Any, settings: OptimizerSettings) -> list[dict[str, Any]]:
+    """Group the policy's trainable parameters by their learning rate; those of the rate ``lr`` come first.
+
+    ``value_lr`` is the rate of what the policy calls ``critic_parameters()``; ``lr_multipliers`` go by published name.
+    Raises ConfigError for a multiplier that fits no trainable parameter.
+    """
+    critic = set(policy.critic_parameters())
+    if settings.value_lr is not None and not critic:
+        _log.warning("optim.value_lr: %s has no value head; the rate is not used", type(policy).__name__)
+    published = parameter_names(policy)
+    groups: dict[float, list[torch.nn.Parameter]] = {settings.lr: []}
+    unused = set(settings.lr_multipliers)
+    trainable = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
+    for name, parameter in trainable.items():
+        rate = settings.value_lr if name in critic and settings.value_lr is not None else settings.lr
+        fitting = [part for part in settings.lr_multipliers if part in published[id(parameter)]]
+        unused.difference_update(fitting)
+        if fitting:
+            rate *= settings.lr_multipliers[max(fitting, key=len)]
+        groups.setdefault(rate, []).append(parameter)
+    if unused:
+        part = min(unused)
+        hint = nearest(part, [published[id(parameter)] for parameter in trainable.values()])
+        raise ConfigError(
+            f"optim.lr_multipliers: no trainable parameter has {part!r} in its name"
+            + (f"; the nearest is {hint}" if hint else "")
+        )
+    return [{"params": parameters, "lr": rate} for rate, parameters in groups.items() if parameters]
+
+
+def check_fp32_masters(settings: OptimizerSettings, layout: Layout) -> None:
+    """Raise ConfigError when fp32 masters are asked for under a layout that is not meant for them."""
+    if settings.use_fp32_master_params and not (layout.takes_fp32_masters or settings.fp32_master_any_layout):
+        raise ConfigError(
+            "optim.use_fp32_master_params: valid with strategy fsdp and fsdp_config.sharding_strategy no_shard, and "
+            f"this run's layout is {layout.name}. Set optim.fp32_master_any_layout=true to use it all the same"
+        )
+
+
+def build_optimizer(parameters: Iterable[Any], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """AdamW over trainable parameters or over groups of them; the fused kernel where the device has one."""
+    found = list(parameters)
+    if not found or not isinstance(found[0], dict):
+        found = [parameter for parameter in found if parameter.requires_grad]
     options: dict[str, Any] = {
         "lr": settings.lr,
         "betas": tuple(settings.betas),
         "eps": settings.eps,
         "weight_decay": settings.weight_decay,
     }
+    if settings.use_fp32_master_params:
+        return build_adamw(found, use_fp32_master_params=True, **options)
     try:
-        return torch.optim.AdamW(trainable, fused=True, **options)
+        return build_adamw(found, fused=True, **options)
     except RuntimeError:
         _log.info("this device has no fused AdamW; the plain one is used")
-        return torch.optim.AdamW(trainable, **options)
+        return build_adamw(found, **options)
 
 
 class Schedule:

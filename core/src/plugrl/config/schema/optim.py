@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,12 @@ class OptimConfig(Section):
 
     lr: float = Field(1e-6, ge=0)
     """Peak learning rate."""
+
+    value_lr: float | None = Field(None, ge=0)
+    """Peak learning rate of the parameters of a value head; null takes `lr`."""
+
+    lr_multipliers: dict[str, Annotated[float, Field(ge=0)]] = {}
+    """Factors of the learning rate, by a part of the parameter's name; of several that fit the longest counts."""
 
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of AdamW's two moments."""
@@ -48,12 +54,26 @@ class OptimConfig(Section):
     total_training_steps: int = Field(-1, ge=-1)
     """Length of the schedule in steps of the trainer; -1 takes it from the run."""
 
+    use_fp32_master_params: bool = False
+    """Update in fp32 whatever the types of parameters and gradients are: low-precision parameters get an fp32 copy that
+    keeps updates too small for them. For strategy fsdp with sharding_strategy no_shard."""
+
+    fp32_master_any_layout: bool = False
+    """Allow `use_fp32_master_params` under every strategy."""
+
 
 class CheckpointConfig(Section):
-    """What a component saves and loads."""
+    """What a component saves and loads, and how."""
 
     save_contents: tuple[CheckpointContent, ...] = ("model", "optimizer", "extra")
     """Parts that are written."""
 
     load_contents: tuple[CheckpointContent, ...] = ("model", "optimizer", "extra")
     """Parts that are read on resume; each must have been saved."""
+
+    format: Literal["safetensors", "dcp", "safetensors_dcp"] = "safetensors"
+    """Weights of a sharded run: `safetensors`, one gathered file that loads at once; `dcp`, each rank's shards, without
+    a gather; `safetensors_dcp`, both. Unsharded runs write `safetensors`."""
+
+    async_save: bool = False
+    """Copy the state to host memory and write it while training goes on; costs that memory."""

@@ -73,6 +73,15 @@ class Layout(ABC):
 
     # ----------------------------------------------------------------- gradients
     @property
+    def takes_fp32_masters(self) -> bool:
+        """Whether ``optim.use_fp32_master_params`` is meant for this layout; another one needs an opt-in."""
+        return False
+
+    def check_native_adamw(self, policy: torch.nn.Module) -> None:
+        """Raise ConfigError when gradients come in a dtype that torch's AdamW refuses for their parameters."""
+        return None
+
+    @property
     def shard_group(self) -> dist.ProcessGroup | None:
         """Ranks over which gradients are sharded, None when every rank holds whole gradients."""
         return None
