@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import operator
 import os
+import pickle
 import random
 import sys
 import traceback
@@ -21,6 +22,7 @@ import torch.distributed as dist
 from plugrl.platforms import use_platform
 from plugrl.platforms.cpu import CpuPlatform
 from plugrl.plugins import load_plugins
+from plugrl.testing.ranks import message
 
 
 def main(descriptor: int) -> None:
@@ -28,18 +30,18 @@ def main(descriptor: int) -> None:
     connection = Connection(descriptor)
     torch.set_num_threads(1)
     load_plugins()
-    connection.send((True, None))
+    connection.send_bytes(message(True, None))
     while True:
         try:
-            target, rank, world, store, timeout_s, args, kwargs = connection.recv()
+            target, rank, world, store, timeout_s, args, kwargs = pickle.loads(connection.recv_bytes())
         except EOFError:
             return
         try:
             with as_rank(rank, world, store, timeout_s):
-                answer: tuple[bool, Any] = (True, _load(*target)(rank, world, *args, **kwargs))
+                answer = message(True, _load(*target)(rank, world, *args, **kwargs))
         except BaseException:  # The boundary of the process: everything goes to the test that asked.
-            answer = (False, traceback.format_exc())
-        connection.send(answer)
+            answer = message(False, traceback.format_exc())
+        connection.send_bytes(answer)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -74,7 +75,7 @@ class RankPool:
         target = (inspect.getfile(function), function.__qualname__)
         self._start([rank for rank in range(world) if rank not in self._processes])
         for rank in range(world):
-            self._processes[rank].connection.send((target, rank, world, store, timeout_s, args, kwargs))
+            self._processes[rank].connection.send_bytes(message(target, rank, world, store, timeout_s, args, kwargs))
         answers = self._collect(world, time.monotonic() + timeout_s)
         failed = {rank: text for rank, (good, text) in answers.items() if not good}
         if failed:
@@ -123,7 +124,7 @@ class RankPool:
                 assert isinstance(connection, Connection)
                 rank = open_.pop(connection)
                 try:
-                    answers[rank] = connection.recv()
+                    answers[rank] = pickle.loads(connection.recv_bytes())
                 except (EOFError, OSError):
                     answers[rank] = (False, f"the process ended. {self._last_words(rank)}")
                 if not answers[rank][0]:
@@ -141,6 +142,11 @@ class RankPool:
                 process.connection.close()
                 process.popen.kill()
                 process.popen.wait()
+
+
+def message(*parts: Any) -> bytes:
+    """Pickle what goes through the pipe by value: the connection's own pickler would share tensors by descriptor."""
+    return pickle.dumps(parts)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from plugrl.algorithms.schedule import lr_factor, resolve_warmup_steps
 from plugrl.errors import ConfigError, nearest
@@ -69,7 +70,8 @@ def parameter_groups(policy: Any, settings: OptimizerSettings) -> list[dict[str,
     if settings.value_lr is not None and not critic:
         _log.warning("optim.value_lr: %s has no value head; the rate is not used", type(policy).__name__)
     published = parameter_names(policy)
-    groups: dict[float, list[torch.nn.Parameter]] = {settings.lr: []}
+    # A fused kernel takes no mixture of sharded and whole parameters, which ignored modules make.
+    groups: dict[tuple[float, bool], list[torch.nn.Parameter]] = {}
     unused = set(settings.lr_multipliers)
     trainable = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
     for name, parameter in trainable.items():
@@ -78,7 +80,7 @@ def parameter_groups(policy: Any, settings: OptimizerSettings) -> list[dict[str,
         unused.difference_update(fitting)
         if fitting:
             rate *= settings.lr_multipliers[max(fitting, key=len)]
-        groups.setdefault(rate, []).append(parameter)
+        groups.setdefault((rate, isinstance(parameter, DTensor)), []).append(parameter)
     if unused:
         part = min(unused)
         hint = nearest(part, [published[id(parameter)] for parameter in trainable.values()])
@@ -86,7 +88,8 @@ def parameter_groups(policy: Any, settings: OptimizerSettings) -> list[dict[str,
             f"optim.lr_multipliers: no trainable parameter has {part!r} in its name"
             + (f"; the nearest is {hint}" if hint else "")
         )
-    return [{"params": parameters, "lr": rate} for rate, parameters in groups.items() if parameters]
+    ordered = sorted(groups.items(), key=lambda item: item[0][0] != settings.lr)
+    return [{"params": parameters, "lr": rate} for (rate, _), parameters in ordered]
 
 
 def check_fp32_masters(settings: OptimizerSettings, layout: Layout) -> None:

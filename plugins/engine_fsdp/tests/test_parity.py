@@ -1,0 +1,111 @@
+"""However copies and shards are laid out, the same data give the same losses and weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import parity
+import pytest
+import torch
+
+from plugrl.platforms import use_platform
+from plugrl.platforms.cpu import CpuPlatform
+from plugrl.testing.ranks import RankPool
+
+STEPS, WINDOW = 20, 2
+LAYOUTS: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "ddp4": (4, "ddp", {}),
+    "ddp4 by parallelism": (4, "fsdp2", {"parallelism": {}}),
+    "fsdp4": (4, "fsdp2", {}),
+    "hsdp 2x2": (4, "fsdp2", {"parallelism": {"dp_replicate": 2, "dp_shard": 2}}),
+    "hsdp by fsdp_size": (4, "fsdp2", {"fsdp_size": 2}),
+    "fsdp2": (2, "fsdp2", {"parallelism": {"dp_shard": -1}, "reshard_after_forward": False}),
+    "fsdp2 offloaded": (2, "fsdp2", {"cpu_offload": True}),
+    "fsdp2 with modules left whole": (2, "fsdp2", {"ignored_modules": r"blocks\.1\.mlp\..*"}),
+}
+EXPECTED = {"ddp4": "ddp", "ddp4 by parallelism": "ddp"}
+
+
+@pytest.fixture(scope="module")
+def one_process() -> dict[str, Any]:
+    """The same training in this process alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with use_platform(CpuPlatform()):
+        run = parity.train(0, 1, "fsdp2", {}, steps=STEPS, window=WINDOW)
+    torch.set_num_threads(threads)
+    assert run["layout"] == "single" and run["updates"] == STEPS // WINDOW
+    return run
+
+
+def assert_same_training(run: dict[str, Any], expected: dict[str, Any], rel: float = 1e-5) -> None:
+    """Losses, norms and rates to a relative error, weights likewise with an absolute floor for what is near zero."""
+    for key in ("losses", "norms", "rates"):
+        assert run[key] == pytest.approx(expected[key], rel=rel), key
+    assert run["updates"] == expected["updates"]
+    assert run["weights"].keys() == expected["weights"].keys()
+    for name, tensor in expected["weights"].items():
+        found = run["weights"][name]
+        torch.testing.assert_close(found, tensor, rtol=rel, atol=2e-6, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_twenty_steps_with_accumulation_and_clipping_agree_with_one_process(
+    ranks: RankPool, one_process: dict[str, Any], layout: str
+) -> None:
+    world, backend, config = LAYOUTS[layout]
+    runs = ranks.run(parity.train, backend, config, steps=STEPS, window=WINDOW, world=world)
+    assert all(run["layout"] == EXPECTED.get(layout, "fsdp2") for run in runs)
+    assert max(one_process["norms"]) > parity.OPTIM["clip_grad"], "nothing was clipped"
+    for run in runs:
+        assert_same_training(run, one_process)
+
+
+def test_a_window_is_one_update_on_the_mean_of_its_batches(one_process: dict[str, Any]) -> None:
+    with use_platform(CpuPlatform()):
+        without = parity.train(0, 1, "ddp", {}, steps=STEPS, window=1)
+        micro = parity.train(0, 1, "ddp", {}, steps=STEPS, window=WINDOW, micro=3)
+    assert without["updates"] == STEPS and without["losses"][:1] == pytest.approx(one_process["losses"][:1])
+    assert without["losses"][5:] != pytest.approx(one_process["losses"][5:], rel=1e-3)
+    assert without["rates"] == one_process["rates"], "the schedule counts loop steps, whatever the window"
+    assert_same_training(micro, one_process)
+
+
+@pytest.mark.parametrize(
+    ("world", "backend", "config"),
+    [
+        (2, "ddp", {}),
+        (2, "fsdp2", {}),
+        (4, "fsdp2", {"parallelism": {"dp_replicate": 2, "dp_shard": 2}}),
+    ],
+    ids=["ddp", "fsdp2", "hsdp"],
+)
+def test_an_overflow_on_one_rank_is_skipped_by_all_and_shrinks_the_scale(
+    ranks: RankPool, world: int, backend: str, config: dict[str, Any]
+) -> None:
+    for run in ranks.run(parity.overflow, backend, config, world - 1, world=world):
+        assert run["moved"] == [True, False, True, True] and run["skipped"] == [0, 1, 1, 1]
+        assert run["scales"] == [1024.0, 512.0, 512.0, 1024.0]
+        assert run["dtypes"] == ["torch.float32"] and run["finite"]
+        assert run["state"] == {
+            "scale": 1024.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2, "_growth_tracker": 0
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("world", "backend", "config", "parts"),
+    [
+        (4, "fsdp2", {"parallelism": {"dp_replicate": 2, "dp_shard": 4}}, ["dp_replicate=2 x dp_shard=4", "= 8"]),
+        (4, "fsdp2", {"parallelism": {"dp_replicate": 2}}, ["dp_replicate=2 x dp_shard=1", "give dp_shard=-1"]),
+        (4, "fsdp2", {"parallelism": {"dp_replicate": 3, "dp_shard": -1}}, ["4 processes", "dp_replicate=3"]),
+        (4, "ddp", {"parallelism": {"dp_shard": -1}}, ["parallelism.dp_shard: strategy ddp does not shard", "is 4"]),
+        (4, "fsdp2", {"fsdp_size": 3}, ["fsdp_config.fsdp_size: 3 ranks per copy do not divide 4"]),
+        (2, "fsdp2", {"ignored_modules": "mlp"}, ["ignored_modules: 'mlp' matches no module", ".*", "blocks.0.mlp"]),
+    ],
+)
+def test_layouts_that_do_not_fit_are_refused_on_every_rank(
+    ranks: RankPool, world: int, backend: str, config: dict[str, Any], parts: list[str]
+) -> None:
+    for text in ranks.run(parity.refused, backend, config, world=world):
+        for part in parts:
+            assert part in text
