@@ -20,6 +20,7 @@ from plugrl.platforms import use_platform
 from plugrl.platforms.cpu import CpuPlatform
 from plugrl.plugins import hooks
 from plugrl.plugins.hookspecs import Diagnostic, hookimpl
+from plugrl.runners import preflight as preflight_module
 from plugrl.runners.preflight import check_shared_folder, preflight
 
 BOTH = ("actor", "rollout")
@@ -142,3 +143,29 @@ def test_every_node_must_see_the_folder_of_the_run(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"Node 10\.0\.0\.1 does not see .*trainer\.default_local_dir"):
         check_shared_folder(session, tmp_path / "run")
     assert not list((tmp_path / "run").iterdir()), "the probe is removed"
+
+
+def test_every_engine_says_what_it_cannot_do_with_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, int]] = []
+
+    class Particular:
+        """An engine that objects to the number of its ranks."""
+
+        @classmethod
+        def problems(cls, section: Any, optim: Any, checkpoint: Any, world_size: int) -> Iterator[str]:
+            asked.append((optim, world_size))
+            yield f"parallelism.dp_shard: {world_size} ranks are too many"
+            yield "checkpoint_format: unknown to me"
+
+    monkeypatch.setattr(preflight_module.EngineRegistry, "get_engine_cls", lambda *args, **kwargs: Particular)
+    monkeypatch.setattr(preflight_module, "engine_section", lambda section, kind: None)
+    given = config(sft={"optim": {"lr": 0.5}}, algorithm={"use_kl_in_reward": True})
+    with pytest.raises(ConfigError) as caught:
+        preflight_module.check_engines(given, {"actor": 4, "rollout": 2, "ref": 2}, given.sft.optim)
+    assert str(caught.value).splitlines() == [
+        "actor: parallelism.dp_shard: 4 ranks are too many",
+        "actor: checkpoint_format: unknown to me",
+        "ref: parallelism.dp_shard: 2 ranks are too many",
+        "ref: checkpoint_format: unknown to me",
+    ]
+    assert asked == [(given.sft.optim, 4), (None, 2)]

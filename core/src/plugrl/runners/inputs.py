@@ -11,15 +11,17 @@ from typing import Literal
 
 from plugrl.checkpoints import CheckpointStore
 from plugrl.config.schema import RunConfig
+from plugrl.data.registry import load_source
 from plugrl.data.run_plan import RunPlan
-from plugrl.errors import ConfigError
+from plugrl.data.samples import SampleSplits
+from plugrl.errors import ConfigError, RunExists
 from plugrl.models import get_processor
 from plugrl.models.processor import TextProcessor
 from plugrl.platforms import get_platform
 from plugrl.rewards.manager import RewardManager
 from plugrl.runners.components import Component, placement, rl_components
 from plugrl.runners.launcher_guard import check_launcher_variables
-from plugrl.runners.preflight import check_parts, preflight
+from plugrl.runners.preflight import check_parts, check_placed_engines, preflight
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.rl import rl_plan
 from plugrl.runners.state import check_state
@@ -54,10 +56,41 @@ def check_rl_inputs(config: RunConfig) -> tuple[Inputs, PromptData]:
     return inputs, data
 
 
-def check_sft_inputs(config: RunConfig) -> Inputs:
-    """Check and load what ``sft`` needs. Raises UserError as :func:`check_rl_inputs`."""
-    inputs = _check_inputs(config, "sft", ("actor",))
-    PromptData(config, inputs.processor, supervised=True)
+@dataclass
+class SftInputs:
+    """What supervised training has in hand when it starts; ``prompts`` None where the data are no text."""
+
+    run_dir: RunDirectory
+    store: CheckpointStore
+    resume_from: Path | None = None
+    processor: TextProcessor | None = None
+    prompts: PromptData | None = None
+    reward: RewardManager | None = None
+
+    @property
+    def measures_accuracy(self) -> bool:
+        """Whether answers to held-out prompts can be judged."""
+        return self.reward is not None and self.prompts is not None and bool(self.prompts.val.records)
+
+
+def check_sft_inputs(config: RunConfig, ranks: int | None = None) -> SftInputs:
+    """Check and load what ``sft`` needs. Raises UserError as :func:`check_rl_inputs`.
+
+    ``ranks`` is the number of processes that a launcher started; None when Ray will start them as they are placed.
+    """
+    run_dir, store, resume_from = _check_run(config, "sft", ("actor",), ranks)
+    inputs = SftInputs(run_dir, store, resume_from)
+    if isinstance(load_source(config.data), SampleSplits):
+        if config.sft.stop_at_accuracy is not None:
+            raise ConfigError(f"sft.stop_at_accuracy: {config.data.source} has no prompts to measure an accuracy on.")
+        return inputs
+    inputs.processor = get_processor(config.model)
+    inputs.prompts = PromptData(config, inputs.processor, supervised=True)
+    inputs.reward = _reward(config)
+    if ranks is not None and inputs.measures_accuracy:
+        if config.sft.stop_at_accuracy is not None:
+            raise ConfigError("sft.stop_at_accuracy: accuracy is measured only where Ray starts the workers.")
+        inputs.reward = None
     return inputs
 
 
@@ -80,13 +113,34 @@ def planned(config: RunConfig, data: PromptData, device_count: int) -> RunPlan:
 
 
 def _check_inputs(config: RunConfig, task: Literal["train", "sft"], needed: tuple[Component, ...]) -> Inputs:
+    run_dir, store, resume_from = _check_run(config, task, needed)
+    return Inputs(get_processor(config.model), _reward(config), run_dir, store, resume_from)
+
+
+def _check_run(
+    config: RunConfig, task: Literal["train", "sft"], needed: tuple[Component, ...], ranks: int | None = None
+) -> tuple[RunDirectory, CheckpointStore, Path | None]:
     check_launcher_variables()
-    preflight(config, task, needed)
+    preflight(config, task, needed, ranks)
     check_parts(config, needed)
+    check_placed_engines(config, task, needed)
     run_dir = RunDirectory(config.trainer.default_local_dir)
     store = CheckpointStore(run_dir.checkpoints, config.trainer.max_ckpt_to_keep)
-    resume_from = store.resolve(config.trainer.resume)
-    processor = get_processor(config.model)
+    if config.trainer.resume == "new":
+        refuse_earlier_run(run_dir.path)
+        return run_dir, store, None
+    return run_dir, store, store.resolve(config.trainer.resume)
+
+
+def _reward(config: RunConfig) -> RewardManager | None:
     named = config.reward.name or config.reward.function
-    reward = RewardManager(config.reward) if named else None
-    return Inputs(processor, reward, run_dir, store, resume_from)
+    return RewardManager(config.reward) if named else None
+
+
+def refuse_earlier_run(folder: Path) -> None:
+    """Raise RunExists when a run lies in ``folder``."""
+    if any(folder.glob("checkpoints/[0-9]*")) or (folder / "metrics.jsonl").exists():
+        raise RunExists(
+            f"trainer.default_local_dir: there is a run in {folder} already. Go on with it (trainer.resume=auto), or "
+            "give another folder (output_dir)."
+        )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from plugrl.algorithms import check_options
 from plugrl.algorithms.registry import ADVANTAGE_KEYWORDS, AGGREGATION_KEYWORDS, LOSS_KEYWORDS
 from plugrl.checkpoints.shared import check_probe, place_probe, remove_probe
-from plugrl.config.schema import RunConfig
+from plugrl.config.schema import OptimConfig, RunConfig
 from plugrl.engines import EngineRegistry
 from plugrl.errors import CheckpointError, ConfigError, UserError
 from plugrl.models.registry import MODELS
@@ -20,6 +20,7 @@ from plugrl.rollouts.registry import get_rollout
 from plugrl.runners.components import Component, check_sharing, placement
 from plugrl.runtime import RaySession
 from plugrl.tracking.tracker import check_loggers
+from plugrl.workers.training import EngineType, engine_section
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +89,38 @@ def check_parts(config: RunConfig, needed: tuple[Component, ...]) -> None:
             continue
         model = (config.critic.model if name == "critic" else None) or config.model
         MODELS.get(model.model_type)
-        kind = "value_model" if name == "critic" else "language_model"
+        kind: EngineType = "value_model" if name == "critic" else "language_model"
         EngineRegistry.get_engine_cls(kind, getattr(config, name).strategy)
+
+
+def check_placed_engines(config: RunConfig, task: Task, needed: tuple[Component, ...]) -> None:
+    """Do as :func:`check_engines` for the ranks that the placement gives; a cluster that is joined is not known yet."""
+    if config.cluster.ray_address is None:
+        devices = placement(config, needed, get_platform(config.platform).device_count())
+        optim = config.sft.optim if task == "sft" else None
+        check_engines(config, {name: len(placed) for name, placed in devices.items()}, optim)
+
+
+def check_engines(config: RunConfig, ranks: Mapping[str, int], optim: OptimConfig | None = None) -> None:
+    """Ask the engine of every component what it cannot do of what is asked for with so many ranks.
+
+    ``optim`` stands for the actor's optimizer settings where the task has its own.
+
+    Raises:
+        ConfigError: every objection, one a line.
+    """
+    objections = []
+    for name, count in ranks.items():
+        if name == "rollout":
+            continue
+        section = getattr(config, name)
+        kind: EngineType = "value_model" if name == "critic" else "language_model"
+        engine = EngineRegistry.get_engine_cls(kind, section.strategy)
+        settings = optim if optim is not None and name == "actor" else getattr(section, "optim", None)
+        given = engine_section(section, kind), settings, getattr(section, "checkpoint", None)
+        objections += [f"{name}: {text}" for text in engine.problems(*given, count)]
+    if objections:
+        raise ConfigError("\n".join(objections))
 
 
 def _check_rows(config: RunConfig, task: Task, devices: Mapping[str, Sequence[int]]) -> None:

@@ -16,6 +16,9 @@ from plugrl.runtime.weights import WeightRoute, WeightSender
 from plugrl.runtime.worker import Worker
 
 
+EngineType = Literal["language_model", "value_model"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineSpec:
     """What a training worker builds.
@@ -26,7 +29,7 @@ class EngineSpec:
     device, so that cached memory is given back after use.
     """
 
-    engine_type: Literal["language_model", "value_model"]
+    engine_type: EngineType
     section: ActorConfig | CriticConfig | RefConfig
     model: ModelConfig
     optim: OptimConfig | None
