@@ -50,12 +50,16 @@ class SafetensorsWriter:
     """Writes the tensors named in ``specs``, in the order of :attr:`names`, each as soon as it is there."""
 
     def __init__(self, path: Path, specs: Mapping[str, TensorSpec], metadata: Mapping[str, str] | None = None) -> None:
-        # Wide types first: then every tensor is aligned to its own type, and can be mapped into memory.
-        self.names = sorted(specs, key=lambda name: -specs[name].dtype.itemsize)
+        self.names = self.order(specs)
         self.specs = dict(specs)
         self.file = HashedFile(path)
         self._next = 0
         self.file.write(self._header(metadata))
+
+    @staticmethod
+    def order(specs: Mapping[str, TensorSpec]) -> list[str]:
+        """The order in which tensors are written: wide types first, so that each is aligned to its own type."""
+        return sorted(specs, key=lambda name: -specs[name].dtype.itemsize)
 
     def _header(self, metadata: Mapping[str, str] | None) -> bytes:
         entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}

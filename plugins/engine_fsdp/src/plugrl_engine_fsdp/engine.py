@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from pydantic import BaseModel
 from plugrl.engines.base import BaseEngine, Batch, BatchOptions, BatchResult, LossContext, LossFunction
 from plugrl.engines.batching import split_micro_batches
 from plugrl.engines.topology import Topology
+from plugrl.errors import ConfigError
 from plugrl.metric import Metric
 from plugrl.models import get_model
 from plugrl.platforms import get_platform
-from plugrl_engine_fsdp import checkpoint, export
+from plugrl_engine_fsdp import checkpoint, export, requirements
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.distributed import agree_on_batch, rank, replicate_from_first_rank, world_size
 from plugrl_engine_fsdp.layouts import Layout, LayoutContext, choose_layout
@@ -61,10 +63,20 @@ class DataParallelEngine(BaseEngine):
         self.scaler: LossScale | None = None
         self.skipped_steps = 0
         self.updates = 0
+        self.saver = checkpoint.Saver()
         self.layout: Layout
         self._policy: torch.nn.Module | None = None
 
     # ----------------------------------------------------------------- the layout
+    @classmethod
+    def problems(
+        cls, engine_config: Any, optimizer_config: Any, checkpoint_config: Any, world_size: int
+    ) -> Iterator[str]:
+        """Yield what does not go together, or not with so many ranks; see the contract."""
+        config = as_fsdp_config(engine_config)
+        trainable = optimizer_config is not None and not config.forward_only
+        yield from requirements.problems(cls, config, checkpoint_config, trainable=trainable, world_size=world_size)
+
     @classmethod
     @abstractmethod
     def resolve_topology(cls, config: FsdpConfig, world_size: int) -> Topology:
@@ -94,6 +106,9 @@ class DataParallelEngine(BaseEngine):
             device=self.device,
             trainable=self.trainable,
         )
+        problem = checkpoint.format_problem(self.checkpoint_config, context.topology) if self.trainable else None
+        if problem is not None:
+            raise ConfigError(problem)
         policy = self._policy = self._build_policy()
         self.layout = self.layout_class(self.config, context.topology, self.trainable)(context)
         self.layout.spread(policy)
@@ -311,13 +326,25 @@ class DataParallelEngine(BaseEngine):
         """Stream (published name, full tensor); off-loaded parameters are loaded while the stream runs. Collective."""
         return export.stream(self), None
 
-    def save_checkpoint(self, local_path: str, global_step: int = 0, **kwargs: Any) -> None:
-        """Write ``pretrained_model/`` and ``training_state/``: gathers on all ranks, files from rank 0. Collective."""
-        checkpoint.save(self, local_path, global_step)
+    def save_checkpoint(
+        self, local_path: str, global_step: int = 0, progress: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        """Write ``pretrained_model/`` and ``training_state/``, perhaps in the background. Collective.
 
-    def load_checkpoint(self, local_path: str, **kwargs: Any) -> None:
-        """Restore weights, optimizer, schedule and random state, whatever layout wrote them. Collective."""
-        checkpoint.load(self, local_path)
+        ``progress`` goes into ``training_step.json``: ``batch_size``, ``grad_accum_steps``, ``epoch``, ``seed``, ....
+        """
+        self.saver.save(self, Path(local_path), global_step, progress)
+
+    def load_checkpoint(self, local_path: str, progress: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        """Restore weights, optimizer, schedule and random state, whatever layout wrote them. Collective.
+
+        ``progress``: this run's settings, to be compared with those that were saved.
+        """
+        checkpoint.load(self, Path(local_path), progress)
+
+    def finish_saving(self) -> None:
+        """Wait until nothing of this rank is written in the background."""
+        self.saver.wait()
 
     # ----------------------------------------------------------------- data parallelism
     def get_data_parallel_size(self) -> int:

@@ -102,6 +102,10 @@ class Layout(ABC):
         self.rest()
         return dict(published_tensors(policy))
 
+    def loaded(self, policy: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what was read into some of the tensors of :meth:`named_tensors`, where they share no memory."""
+        return None
+
     def optimizer_state(self, policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> OptimizerState:
         """The optimizer's state by published name, without parameters that have none; storage is shared."""
         names = parameter_names(policy)
