@@ -22,7 +22,6 @@ from plugrl_engine_fsdp.backends import DdpEngine, Fsdp2Engine
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.optim import OptimizerSettings, Schedule, build_optimizer
 from plugrl_engine_fsdp.precision import resolve_precision
-from plugrl_engine_fsdp.units import check_dtypes, check_ties, units_by_class, units_by_size
 
 OPTIM = {"lr": 1e-2, "clip_grad": 1.0}
 
@@ -83,26 +82,6 @@ def test_precision_follows_section_then_model_then_platform() -> None:
         compute({"mixed_precision_policy": {"param_dtype": "fp16"}}, "fp32", slow)
     with pytest.raises(ConfigError, match="not in 'fp8'"):
         compute({}, "fp8", slow)
-
-
-def test_units_are_found_by_class_and_by_size() -> None:
-    policy = bp.BlockPolicy()
-    paths = [path for path, _ in units_by_class(policy, ["Block"])]
-    assert paths == ["blocks.2", "blocks.1", "blocks.0"]
-    with pytest.raises(ConfigError, match=r"'Blok'.*did you mean 'Block'.*Embedding"):
-        units_by_class(policy, ["Blok"])
-    sized = [path for path, _ in units_by_size(policy, 700)]
-    assert "blocks.0.qkv" in sized and "embed" not in sized and "head" not in sized
-
-
-def test_ties_across_units_and_mixed_dtypes_are_named() -> None:
-    policy = bp.BlockPolicy()
-    check_ties(policy, units_by_class(policy, ["Block"]))
-    with pytest.raises(ConfigError, match=r"embed.weight.*head.weight"):
-        check_ties(policy, [("head", policy.head)])
-    policy.blocks[1].qkv.to(torch.bfloat16)
-    with pytest.raises(ConfigError, match=r"blocks.1.*qkv"):
-        check_dtypes(policy, units_by_class(policy, ["Block"]))
 
 
 def test_schedule_warms_up_falls_and_resumes() -> None:

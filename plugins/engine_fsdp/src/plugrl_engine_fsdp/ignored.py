@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from plugrl.errors import ConfigError, one_of
-
 
 class IgnoredParameters:
-    """The parameters below the modules whose whole path ``pattern`` matches; none without a pattern.
+    """The parameters below the modules at ``paths``.
 
-    fully_shard leaves them alone, their gradients included: those of trainable ones are averaged here, so that the
-    copies do not drift apart.
-
-    Raises:
-        ConfigError: the pattern matches no module.
+    Sharding leaves them alone, their gradients included: those of trainable ones are averaged here, so that the copies
+    do not drift apart.
     """
 
-    def __init__(self, policy: nn.Module, pattern: str | None) -> None:
-        modules = dict(policy.named_modules()) if pattern is not None else {}
-        self.paths = tuple(path for path in modules if path and re.fullmatch(pattern or "", path))
-        if pattern is not None and not self.paths:
-            raise ConfigError(
-                f"fsdp_config.ignored_modules: {pattern!r} matches no module; the whole path must match, so begin with "
-                f".* where it stands deeper. There are: {one_of(path for path in modules if path)}"
-            )
-        self.parameters = {parameter for path in self.paths for parameter in modules[path].parameters()}
+    def __init__(self, policy: nn.Module, paths: Iterable[str]) -> None:
+        self.modules = [policy.get_submodule(path) for path in paths]
+        self.parameters = {parameter for module in self.modules for parameter in module.parameters()}
         self._trainable = [parameter for parameter in policy.parameters() if parameter in self.parameters]
         self._trainable = [parameter for parameter in self._trainable if parameter.requires_grad]
-
-    def covers(self, path: str) -> bool:
-        """Whether ``path`` is an ignored module or lies in one."""
-        return any(path == ignored or path.startswith(ignored + ".") for ignored in self.paths)
 
     def average_gradients(self) -> None:
         """Average the gradients over all ranks. A gradient that no rank has stays None. Collective."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from plugrl.errors import ConfigError
 from plugrl.platforms.base import PlatformBase
 from plugrl_engine_fsdp.config import FsdpConfig
+from plugrl_engine_fsdp.config.mixed_precision import UnitPrecision
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -39,8 +40,9 @@ def resolve_precision(
 
     Raises ConfigError for a dtype that is not one of them, and for fp16 without a loss scale.
     """
-    policy = config.mixed_precision_policy.param_dtype
-    asked = policy or (config.mixed_precision.param_dtype if config.mixed_precision else config.dtype)
+    policy, block = config.mixed_precision_policy.param_dtype, config.mixed_precision
+    # A block without a dtype leaves compute in that of the weights.
+    asked = policy or ((block.param_dtype or config.model_dtype or "fp32") if block else config.dtype)
     if policy == "fp16" and config.dtype != "fp16":
         raise ConfigError(
             "fsdp_config.mixed_precision_policy.param_dtype: fp16 needs a loss scale: give dtype (or "
@@ -53,9 +55,25 @@ def resolve_precision(
     if asked not in DTYPES:
         raise ConfigError(f"model.precision: this engine computes in fp32, bf16 or fp16, not in {asked!r}")
     compute = DTYPES[asked]
-    reduce = DTYPES[config.mixed_precision.reduce_dtype if config.mixed_precision else "fp32"]
+    reduce = torch.float32 if block is None else DTYPES[block.reduce_dtype] if block.reduce_dtype else compute
     if config.model_dtype is not None:
         weights = DTYPES[config.model_dtype]
     else:
         weights = torch.float32 if trainable else compute
     return Precision(weights=weights, compute=compute, reduce=reduce)
+
+
+def unit_precision(config: FsdpConfig, precision: Precision) -> UnitPrecision:
+    """Return the precision of the units that have no policy of their own, as FSDP casts them.
+
+    With ``amp_autocast`` alone nothing is cast, since autocast is around the forward.
+    """
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    if config.mixed_precision is not None:
+        block = config.mixed_precision.precision
+        if config.mixed_precision.param_dtype == "auto":
+            return replace(block, param_dtype=names[precision.compute])
+        return block
+    if config.amp_autocast.enabled or not precision.is_mixed:
+        return UnitPrecision()
+    return UnitPrecision(param_dtype=names[precision.compute], reduce_dtype=names[precision.reduce])

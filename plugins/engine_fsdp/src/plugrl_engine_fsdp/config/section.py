@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from plugrl.config.schema.parallelism import ParallelismConfig
+from plugrl.models.precision import short_dtype
 from plugrl_engine_fsdp.config.dtypes import AutoDtype, Dtype
+from plugrl_engine_fsdp.config.mixed_precision import NAMED_BLOCKS, UnitPrecision, WrapMode, section_problems
+from plugrl_engine_fsdp.config.problems import WrapConfigError
 
 
 def _as_list(value: Any) -> Any:
@@ -16,7 +20,13 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _short_or_auto(value: Any) -> Any:
+    return value if value == "auto" else short_dtype(value)
+
+
 Names = Annotated[list[str] | None, BeforeValidator(_as_list)]
+UnitDtype = Annotated[Literal["fp32", "bf16", "fp16"] | None, BeforeValidator(short_dtype)]
+AutoUnitDtype = Annotated[Literal["auto", "fp32", "bf16", "fp16"] | None, BeforeValidator(_short_or_auto)]
 
 
 class _Section(BaseModel):
@@ -25,11 +35,48 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class MixedPrecision(_Section):
+class UnitPrecisionBlock(_Section):
+    """Dtypes of a unit: null keeps the dtype that is there. Strategy fsdp, and fsdp2 with fsdp2_unit_precision."""
+
+    param_dtype: AutoUnitDtype = Field(None, description="dtype of compute and of the parameters while gathered")
+    reduce_dtype: UnitDtype = Field(None, description="dtype in which gradients are averaged; null: param_dtype")
+    buffer_dtype: UnitDtype = Field(None, description="fsdp: dtype of floating-point buffers in compute")
+    keep_low_precision_grads: bool = Field(
+        False, description="fsdp: leave gradients in the dtype of compute (sharded) or of the reduction (no_shard)"
+    )
+    cast_forward_inputs: bool = Field(True, description="fsdp: cast the inputs of a unit to param_dtype")
+    cast_root_forward_inputs: bool = Field(True, description="fsdp: cast the inputs of the whole model to param_dtype")
+
+    @property
+    def precision(self) -> UnitPrecision:
+        """The block as the wrap plan takes it; ``auto``, which only an engine resolves, counts as null."""
+        values = self.model_dump()
+        return UnitPrecision(**{**values, "param_dtype": None if self.param_dtype == "auto" else self.param_dtype})
+
+
+class MixedPrecision(UnitPrecisionBlock):
     """Dtypes of one step. When the section is given it replaces what ``dtype`` derives, as a whole."""
 
-    param_dtype: AutoDtype = Field("bf16", description="dtype of compute and of the parameters while gathered")
-    reduce_dtype: Dtype = Field("fp32", description="dtype in which gradients are accumulated and averaged")
+    param_dtype: AutoUnitDtype = Field("bf16", description="dtype of compute and of the parameters while gathered")
+    reduce_dtype: UnitDtype = Field("fp32", description="dtype in which gradients are accumulated and averaged")
+
+
+class WrapperConfig(_Section):
+    """Modules that become units, by exactly one of three selectors."""
+
+    module_names: list[str] | None = Field(None, description="paths or shell patterns; ``*`` crosses dots")
+    module_classes: list[str] | None = Field(None, description="class names, short or qualified")
+    wrap_names: list[str] | None = Field(None, description="tags (``_fsdp_wrap_name``)")
+    wrap_mode: WrapMode = Field(
+        "individual", description="a unit for each match; subtree: with all below; combined: one unit for all matches"
+    )
+
+
+class AmpAutocast(_Section):
+    """fsdp: autocast around the forward in place of FSDP's own mixed precision."""
+
+    enabled: bool = False
+    precision: Literal["fp16", "bf16", "fp32"] = "bf16"
 
 
 class MixedPrecisionPolicyConfig(_Section):
@@ -42,8 +89,10 @@ class MixedPrecisionPolicyConfig(_Section):
 
     @model_validator(mode="after")
     def _compute_dtype_is_given(self) -> MixedPrecisionPolicyConfig:
-        if self.model_fields_set and self.param_dtype is None:
-            given = ", ".join(sorted(self.model_fields_set))
+        # Compared by value: a configuration that was printed with its defaults must load again.
+        fields = type(self).model_fields
+        given = ", ".join(sorted(key for key, field in fields.items() if getattr(self, key) != field.default))
+        if given and self.param_dtype is None:
             raise ValueError(
                 f"param_dtype is needed beside {given}: the policy is made of these fields alone and replaces the one "
                 "that dtype (accelerator.mixed_precision) derives"
@@ -110,8 +159,44 @@ class FsdpConfig(_Section):
         None, description="dtype in which weights are kept; null: fp32, or the compute dtype when forward_only"
     )
     wrap_policy: WrapPolicy = Field(default_factory=lambda: WrapPolicy())
+    strategy: Literal["fsdp", "fsdp2", "ddp"] | None = Field(
+        None, description="of this component; null, and usual: that of the key `strategy` beside fsdp_config"
+    )
+    disable: bool = Field(False, description="the whole model is one unit")
+    wrappers: dict[str, WrapperConfig] = Field({}, description="fsdp: named sets of modules that become units")
+    mixed_precision_policies: dict[str, UnitPrecisionBlock] = Field({}, description="fsdp: named precisions")
+    mixed_precision_rules: dict[str, str] = Field({}, description="fsdp: wrapper -> policy")
+    fsdp2_unit_precision: bool = Field(False, description="fsdp2: allow wrappers, policies and rules, which are fsdp's")
+    amp_autocast: AmpAutocast = Field(default_factory=lambda: AmpAutocast())
+    sharding_strategy: Literal["full_shard", "shard_grad_op", "no_shard", "hybrid_shard"] | None = Field(
+        None, description="fsdp: null follows parallelism, else full_shard"
+    )
+    hybrid_shard_size: int | None = Field(None, description="fsdp: ranks that share one copy under hybrid_shard")
+    use_orig_params: bool = Field(True, description="fsdp: keep the parameters as they are beside the flat ones")
+    forward_prefetch: bool = Field(False, description="fsdp: gather the next unit before the forward of this one")
+    backward_prefetch: Literal["pre", "post"] | None = Field(
+        None, description="fsdp: gather the next unit before or after the gradients of this one"
+    )
+    limit_all_gathers: bool = Field(
+        False, description="fsdp: let the host wait, so that no more than two units lie gathered"
+    )
+    ignored_module_classes: Names = Field(
+        None, description="class names of modules that stay whole on every rank, as ignored_modules"
+    )
     forward_only: bool = Field(False, description="no gradients and no optimizer (reference policy)")
     ddp: DdpOptions = Field(default_factory=lambda: DdpOptions())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _units_are_sound(cls, data: Any) -> Any:
+        """Report everything that is wrong with units and their precision together."""
+        if isinstance(data, Mapping):
+            if "amp" in data:
+                raise ValueError("amp is no longer a key; use amp_autocast (enabled, precision) and grad_scaler")
+            WrapConfigError.raise_if(section_problems(data), prefix="")
+            blocks = {name: data[name] for name in NAMED_BLOCKS if data.get(name) is not None}
+            data = {key: value for key, value in data.items() if key not in NAMED_BLOCKS} | blocks
+        return data
 
     @field_validator("ignored_modules")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -12,12 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from plugrl.engines.topology import Topology
-from plugrl.errors import ConfigError
 from plugrl_engine_fsdp.ignored import IgnoredParameters
 from plugrl_engine_fsdp.layouts.base import Layout
-from plugrl_engine_fsdp.precision import DTYPES
-from plugrl_engine_fsdp.units import check_dtypes, check_ties, units_by_class, units_by_size
+from plugrl_engine_fsdp.precision import DTYPES, unit_precision
+from plugrl_engine_fsdp.wrapping import WrapPlan, WrapUnit, resolve_wrap_plan
 
+_log = logging.getLogger(__name__)
 MESH_NAMES = ("dp_replicate", "dp_shard")
 
 
@@ -30,17 +31,16 @@ class Fsdp2Layout(Layout):
     def spread(self, policy: torch.nn.Module) -> None:
         """Shard ``policy`` in place, its units first, then the rest as the root unit."""
         self._policy = policy
-        self._ignored = IgnoredParameters(policy, self.config.ignored_modules)
-        units = [(path, unit) for path, unit in self._units(policy) if not self._ignored.covers(path)]
-        check_ties(policy, units)
-        check_dtypes(policy, units)
+        plan = self.plan(policy)
+        self._ignored = IgnoredParameters(policy, plan.ignored)
         self.mesh = make_mesh(self.context.device, self.context.topology)
         options: dict[str, Any] = {"mesh": self.mesh, "ignored_params": self._ignored.parameters}
         if self.config.cpu_offload:
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.config.offload_pin_memory)
         inner, outer = self._policies()
-        for _, unit in units:
-            fully_shard(unit, reshard_after_forward=self.config.reshard_after_forward, mp_policy=inner, **options)
+        for unit, module in plan.modules(policy):
+            own = inner if unit.policy is None else self._named_policy(plan, unit)
+            fully_shard(module, reshard_after_forward=self.config.reshard_after_forward, mp_policy=own, **options)
         # The root is needed again as soon as backward starts: freeing it in between would only cost a second gather.
         fully_shard(policy, reshard_after_forward=False, mp_policy=outer, **options)
 
@@ -55,32 +55,33 @@ class Fsdp2Layout(Layout):
                 cast_forward_inputs=own.cast_forward_inputs,
             )
             return policy, policy
-        if not precision.is_mixed:
-            policy = MixedPrecisionPolicy(reduce_dtype=precision.reduce)
-            return policy, policy
-        inner = MixedPrecisionPolicy(param_dtype=precision.compute, reduce_dtype=precision.reduce)
+        block = unit_precision(self.config, precision)
+        common: dict[str, Any] = {"reduce_dtype": precision.reduce}
+        if precision.is_mixed:
+            common["param_dtype"] = precision.compute
+        inner = MixedPrecisionPolicy(**common, cast_forward_inputs=block.cast_forward_inputs)
         outer = MixedPrecisionPolicy(
-            param_dtype=precision.compute, reduce_dtype=precision.reduce, output_dtype=torch.float32
+            **common,
+            output_dtype=torch.float32 if precision.is_mixed else None,
+            cast_forward_inputs=block.cast_forward_inputs and block.cast_root_forward_inputs,
         )
         return inner, outer
 
-    def _units(self, policy: Any) -> list[tuple[str, torch.nn.Module]]:
-        wrap = self.config.wrap_policy
-        if wrap.transformer_layer_cls_to_wrap is not None and wrap.min_num_params > 0:
-            raise ConfigError(
-                "fsdp_config.wrap_policy: transformer_layer_cls_to_wrap and min_num_params exclude each other"
-            )
-        if wrap.min_num_params > 0:
-            return units_by_size(policy, wrap.min_num_params)
-        names = wrap.transformer_layer_cls_to_wrap
-        if names is None:
-            names = list(policy.wrap_units())
-        if not names:
-            raise ConfigError(
-                f"fsdp_config.wrap_policy: {type(policy).__name__} declares no units to shard; name them in "
-                "transformer_layer_cls_to_wrap or set min_num_params"
-            )
-        return units_by_class(policy, names)
+    def plan(self, policy: torch.nn.Module) -> WrapPlan:
+        """The units of ``policy``, which is not yet sharded."""
+        precision = unit_precision(self.config, self.context.precision)
+        return log_notices(resolve_wrap_plan(policy, self.config, strategy="fsdp2", precision=precision))
+
+    def _named_policy(self, plan: WrapPlan, unit: WrapUnit) -> MixedPrecisionPolicy:
+        """Dtypes of a unit with a policy of its own; it returns what the unit around it computes in."""
+        around = plan.parent(unit).precision.param_dtype
+        own = unit.precision
+        return MixedPrecisionPolicy(
+            param_dtype=_dtype(own.param_dtype),
+            reduce_dtype=_dtype(own.reduce_dtype),
+            output_dtype=None if around == own.param_dtype else _dtype(around) or self.context.precision.weights,
+            cast_forward_inputs=own.cast_forward_inputs,
+        )
 
     def callable_module(self, training: bool) -> torch.nn.Module:
         """The policy: sharding hooks sit on the module itself."""
@@ -129,6 +130,17 @@ def make_mesh(device: torch.device, topology: Topology) -> DeviceMesh:
         shape = (topology.dp_replicate, topology.dp_shard)
         return init_device_mesh(device.type, shape, mesh_dim_names=MESH_NAMES)
     return init_device_mesh(device.type, (topology.dp_shard,), mesh_dim_names=MESH_NAMES[1:])
+
+
+def log_notices(plan: WrapPlan) -> WrapPlan:
+    """Log what planning did that nobody asked for, and return the plan."""
+    for text in plan.notices:
+        _log.info("wrap plan: %s", text)
+    return plan
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    return None if name is None else DTYPES[name]
 
 
 def _drop_accumulated(module: FSDPModule) -> None:
