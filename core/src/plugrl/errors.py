@@ -65,6 +65,10 @@ class CheckpointError(UserError):
     """A checkpoint is missing, incomplete or was altered."""
 
 
+class RunExists(UserError, FileExistsError):
+    """A folder that was to be new holds a run."""
+
+
 class MissingDependency(UserError):
     """An optional package is not installed; the message gives the command that installs it."""
 

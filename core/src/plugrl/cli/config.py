@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from plugrl.cli import console
 from plugrl.cli.training import ConfigFile, Overrides, PluginOptions, load
+
+if TYPE_CHECKING:
+    from plugrl.config.schema import RunConfig
 
 TaskOption = Annotated[
     Literal["train", "sft", "eval"], typer.Option("--task", help="The command that the configuration is for.")
@@ -54,7 +58,11 @@ def check(
     if complete:
         from plugrl.runners import inputs
 
-        checks = {"train": inputs.check_rl_inputs, "sft": inputs.check_sft_inputs, "eval": inputs.check_eval_inputs}
+        checks: dict[str, Callable[[RunConfig], object]] = {
+            "train": inputs.check_rl_inputs,
+            "sft": inputs.check_sft_inputs,
+            "eval": inputs.check_eval_inputs,
+        }
         checks[task](loaded)
     console.answer(
         f"{config}: no problem found{'' if complete else ' in its keys; data, model and devices unchecked'}."

@@ -18,6 +18,14 @@ Overrides = Annotated[
         metavar="KEY=VALUE", help="Keys to set otherwise, such as `actor.optim.lr=1e-5`.", show_default=False
     ),
 ]
+SftArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG] [KEY=VALUE]...",
+        help="The YAML file of the run, or `--config_path=PATH`, and keys to set otherwise.",
+        show_default=False,
+    ),
+]
 PluginOptions = Annotated[
     list[str] | None,
     typer.Option("-p", "--plugin", metavar="NAME|no:NAME", help="Load only this plugin, or all but it; repeatable."),
@@ -50,12 +58,30 @@ def train(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions
 
 
 @with_overrides
-def sft(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None) -> None:
-    """Train a policy on reference responses."""
-    loaded = load(config, overrides, plugin, "sft")
-    from plugrl.runners.main import run_sft
+def sft(arguments: SftArguments = None, plugin: PluginOptions = None) -> None:
+    """Train a policy on reference responses or demonstrations.
 
-    run_sft(loaded)
+    Under `torchrun -m plugrl sft CONFIG` the processes that it starts are the workers; otherwise Ray starts them.
+    `--resume=true --config_path=CHECKPOINT` goes on from a checkpoint with the configuration that it holds.
+    """
+    from plugrl.runtime.launched import launched
+
+    def read() -> RunConfig:
+        from plugrl.runners.config_path import sft_sources
+
+        config, overrides = sft_sources(arguments or ())
+        return load(config, overrides, plugin, "sft")
+
+    launch = launched()
+    if launch is None:
+        loaded = read()
+        from plugrl.runners.main import run_sft
+
+        run_sft(loaded)
+        return
+    from plugrl.runners.sft_launched import run_sft_launched
+
+    run_sft_launched(launch, read)
 
 
 @with_overrides

@@ -154,6 +154,13 @@ class BaseEngine(ABC):
     def eval_mode(self, **kwargs: Any) -> AbstractContextManager[Any]:
         """Return the context in which :meth:`infer_batch` may be called; option ``disable_auto_offload=False``."""
 
+    def evaluation_weights(self) -> AbstractContextManager[Any]:
+        """Return the context in which the policy has the weights it is to be judged by: averaged ones, if there are.
+
+        Collective. The default changes nothing.
+        """
+        return nullcontext()
+
     @abstractmethod
     def to(self, device: str, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
         """Move the named parts to ``"cpu"`` or to the platform's device; ``grad`` needs ``model``."""

@@ -36,6 +36,11 @@ class Pipeline:
             result = step(result)
         return result
 
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors of all steps as ``<index>.<name>``."""
+        numbered = ((index, step.state_dict()) for index, (_, step) in enumerate(self.steps))
+        return {f"{index}.{name}": tensor for index, state in numbered for name, tensor in state.items()}
+
     def save(self, folder: Path) -> None:
         """Write the description, and the tensors of each step that has some."""
         folder.mkdir(parents=True, exist_ok=True)

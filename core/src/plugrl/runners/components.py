@@ -15,6 +15,7 @@ from plugrl.workers.groups import RolloutGroup, TrainingGroup
 from plugrl.workers.training import EngineSpec
 
 TRAINING_WORKER = "plugrl.workers.training:TrainingWorker"
+SUPERVISED_WORKER = "plugrl.workers.supervised:SupervisedWorker"
 ROLLOUT_WORKER = "plugrl.workers.rollout:RolloutWorker"
 
 Component = Literal["actor", "rollout", "ref", "critic"]
@@ -88,17 +89,20 @@ def launch(
     *,
     total_steps: int,
     optim: OptimConfig | None = None,
+    actor_worker: str = TRAINING_WORKER,
 ) -> Components:
     """Start the needed components together and wait until all are ready.
 
-    ``total_steps`` is the length of the learning-rate schedules; ``optim`` replaces the actor's optimizer settings.
+    ``total_steps`` is the length of the learning-rate schedules; ``optim`` replaces the actor's optimizer settings,
+    ``actor_worker`` the class of its workers.
     """
     devices = placement(config, needed, session.device_count)
     check_sharing(devices, session.platform)
     groups: dict[str, WorkerGroup] = {}
     try:
         for name in needed:
-            groups[name] = _start(session, config, name, devices, total_steps, optim)
+            worker = actor_worker if name == "actor" else TRAINING_WORKER
+            groups[name] = _start(session, config, name, devices, total_steps, optim, worker)
         wait_all([group.ready for group in groups.values()], config.cluster.start_timeout_s)
     except BaseException:
         for group in groups.values():
@@ -121,6 +125,7 @@ def _start(
     placed: Mapping[str, tuple[int, ...]],
     total_steps: int,
     optim: OptimConfig | None,
+    training_worker: str,
 ) -> WorkerGroup:
     shares = any(set(placed[name]) & set(devices) for other, devices in placed.items() if other != name)
     if name == "rollout":
@@ -128,13 +133,15 @@ def _start(
             session, ROLLOUT_WORKER, name=name, devices=placed[name], args=(config.model, config.rollout),
             kwargs={"shares_device": shares}, env=session.platform.rollout_env_vars(),
         )  # fmt: skip
-    spec = _engine_spec(config, name, total_steps, optim, shares)
-    return WorkerGroup(session, TRAINING_WORKER, name=name, devices=placed[name], args=(spec,))
+    spec = engine_spec(config, name, total_steps, optim, shares)
+    args = (spec, config) if training_worker == SUPERVISED_WORKER else (spec,)
+    return WorkerGroup(session, training_worker, name=name, devices=placed[name], args=args)
 
 
-def _engine_spec(
+def engine_spec(
     config: RunConfig, name: Component, total_steps: int, optim: OptimConfig | None, shares_device: bool
 ) -> EngineSpec:
+    """Return what the workers of a component build; arguments as those of :func:`launch`."""
     if name == "critic":
         model: ModelConfig = config.critic.model or config.model
         return EngineSpec(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -13,19 +13,20 @@ from plugrl.checkpoints import CheckpointStore
 from plugrl.config.schema import RunConfig
 from plugrl.errors import MissingDependency
 from plugrl.plugins import hooks, load_plugins
-from plugrl.runners.components import Component, launch, rl_components
+from plugrl.runners.components import SUPERVISED_WORKER, Component, Components, launch, rl_components
 from plugrl.runners.grpo import train_grpo
-from plugrl.runners.inputs import Inputs, check_eval_inputs, check_rl_inputs, check_sft_inputs, planned
+from plugrl.runners.inputs import Inputs, SftInputs, check_eval_inputs, check_rl_inputs, check_sft_inputs, planned
 from plugrl.runners.ppo import train_ppo
 from plugrl.runners.preflight import check_shared_folder
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.rl import RlRun, rl_plan
-from plugrl.runners.sft import SftRun, train_sft
+from plugrl.runners.sft import SftRun, is_finished, train_sft
 from plugrl.runners.summary import print_summary
 from plugrl.runners.validation import Validation, validate
 from plugrl.runtime import RaySession
 from plugrl.tracking import RunDirectory, Tracker, write_curves, write_report
 from plugrl.tracking.lock import FolderLock
+from plugrl.workers.ranks import RayRanks, SupervisedGroup
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def _train(config: RunConfig, lock: FolderLock) -> None:
             f"{total}. Raise trainer.total_training_steps (or trainer.total_epochs) to go on."
         )
         return
-    with opened(config, inputs, phase="rl") as (session, tracker):
+    with opened(config, inputs.run_dir, inputs.resume_from, phase="rl") as (session, tracker):
         plan = planned(config, data, session.device_count)
         if config.sft.before_rl:
             config = after_sft(config, inputs, session, tracker)
@@ -64,19 +65,34 @@ def _train(config: RunConfig, lock: FolderLock) -> None:
             run.resume(inputs.resume_from)
         (train_ppo if config.uses_critic else train_grpo)(run)
         components.close()
-    finish(config, inputs, run.validations, began)
+    finish(config, inputs.run_dir, inputs.store, run.validations, began)
 
 
 def run_sft(config: RunConfig) -> None:
-    """Train on reference responses and print the result."""
+    """Train on reference responses, by workers that Ray starts, and print the result."""
     began = time.time()
     with FolderLock(RunDirectory(config.trainer.default_local_dir).path) as lock:
         inputs = check_sft_inputs(config)
-        set_aside(inputs.run_dir.path, config.trainer.resume)
-        lock.renew()
-        with opened(config, inputs, phase="sft") as (session, tracker):
-            run = _sft(config, inputs, session, tracker, inputs.store)
-        finish(config, inputs, run.validations, began)
+        if nothing_left(inputs, config):
+            return
+        if inputs.resume_from is None:
+            set_aside(inputs.run_dir.path, config.trainer.resume)
+            lock.renew()
+        with opened(config, inputs.run_dir, inputs.resume_from, phase="sft") as (session, tracker):
+            run = _sft(config, inputs, session, tracker)
+        finish(config, inputs.run_dir, inputs.store, run.validations, began)
+
+
+def nothing_left(inputs: SftInputs, config: RunConfig) -> bool:
+    """Whether the checkpoint that is resumed is of the last step; says so."""
+    done = _step_of(inputs.resume_from)
+    if inputs.resume_from is None or done < config.sft.total_steps:
+        return False
+    print(
+        f"Nothing is left to do: {inputs.resume_from} is of step {done}, and the run has {config.sft.total_steps}. "
+        "Raise sft.total_steps (steps) to go on."
+    )
+    return True
 
 
 def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
@@ -100,39 +116,74 @@ def _say(activity: str, done: int, total: int) -> None:
 
 
 @contextmanager
-def opened(config: RunConfig, inputs: Inputs, *, phase: str) -> Iterator[tuple[RaySession, Tracker]]:
+def opened(
+    config: RunConfig, run_dir: RunDirectory, resume_from: Path | None, *, phase: str
+) -> Iterator[tuple[RaySession, Tracker]]:
     """Open the run's record and Ray, and close both however the block ends."""
-    ledger = load_plugins()
-    resume_step = _step_of(inputs.resume_from) if inputs.resume_from else None
-    inputs.run_dir.start(config, ledger, resume_step=resume_step, phase=phase)
-    for line in hooks.fire("report_header"):
-        print(line)
-    with Tracker(config.trainer.logger, inputs.run_dir, config, resume_step=resume_step) as tracker:
-        with RaySession(config.cluster, ledger, platform=config.platform) as session:
-            check_shared_folder(session, inputs.run_dir.path)
+    with recorded(config, run_dir, resume_from, phase=phase) as tracker:
+        with RaySession(config.cluster, load_plugins(), platform=config.platform) as session:
+            check_shared_folder(session, run_dir.path)
             yield session, tracker
 
 
+@contextmanager
+def recorded(
+    config: RunConfig, run_dir: RunDirectory, resume_from: Path | None, *, phase: str
+) -> Iterator[Tracker]:
+    """Open the run's record and close it however the block ends."""
+    resume_step = _step_of(resume_from) if resume_from else None
+    run_dir.start(config, load_plugins(), resume_step=resume_step, phase=phase)
+    for line in hooks.fire("report_header"):
+        print(line)
+    with Tracker(config.trainer.logger, run_dir, config, resume_step=resume_step) as tracker:
+        yield tracker
+
+
 def after_sft(config: RunConfig, inputs: Inputs, session: RaySession, tracker: Tracker) -> RunConfig:
-    """Return the configuration with the model that supervised training leaves; it is trained unless it lies there."""
+    """Return the configuration with the model that supervised training leaves.
+
+    A phase that lies there finished is not repeated; one that was interrupted goes on from its last checkpoint.
+    """
     store = CheckpointStore(inputs.run_dir.path / "sft")
-    if store.resolve("auto") is None:
-        _sft(config, inputs, session, tracker, store)
-    found = store.resolve("last")
+    found = store.resolve("auto")
+    if found is None or not is_finished(found):
+        prompts = PromptData(config, inputs.processor, supervised=True)
+        phase = SftInputs(inputs.run_dir, store, found, inputs.processor, prompts, inputs.reward)
+        _sft(config, phase, session, tracker)
+        found = store.resolve("last")
     assert found is not None
     return with_model(config, found / WEIGHTS)
 
 
-def _sft(config: RunConfig, inputs: Inputs, session: RaySession, tracker: Tracker, store: CheckpointStore) -> SftRun:
-    data = PromptData(config, inputs.processor, supervised=True)
-    tracker.start_phase("sft", config.sft.total_steps)
-    measured = inputs.reward is not None and bool(data.val.records)
-    needed: tuple[Component, ...] = ("actor", "rollout") if measured else ("actor",)
-    components = launch(session, config, needed, total_steps=config.sft.total_steps, optim=config.sft.optim)
-    run = SftRun(config, components, data, inputs.processor, inputs.reward, tracker, store)
+def _sft(config: RunConfig, inputs: SftInputs, session: RaySession, tracker: Tracker) -> SftRun:
+    total = config.sft.total_steps
+    tracker.start_phase("sft", total, _step_of(inputs.resume_from))
+    needed: tuple[Component, ...] = ("actor", "rollout") if inputs.measures_accuracy else ("actor",)
+    components = launch(
+        session, config, needed, total_steps=total, optim=config.sft.optim, actor_worker=SUPERVISED_WORKER
+    )
+    assert components.actor is not None
+    group = SupervisedGroup(RayRanks(components.actor.group, config.cluster.step_timeout_s))
+    accuracy = _accuracy(config, inputs, components, tracker) if components.rollout is not None else None
+    run = SftRun(config, group, tracker, inputs.store, accuracy, inputs.resume_from)
     train_sft(run)
     components.close()
     return run
+
+
+def _accuracy(
+    config: RunConfig, inputs: SftInputs, components: Components, tracker: Tracker
+) -> Callable[[int], Validation]:
+    """Return what measures the policy's own answers to the held-out prompts."""
+    rollout, actor = components.rollout, components.actor
+    prompts, processor, reward = inputs.prompts, inputs.processor, inputs.reward
+    assert rollout and actor and prompts and processor and reward
+
+    def measure(step: int) -> Validation:
+        rollout.update_weights(actor, step)
+        return validate(config, rollout, prompts, processor, reward, step, tracker.progress)
+
+    return measure
 
 
 def with_model(config: RunConfig, folder: Path) -> RunConfig:
@@ -170,14 +221,16 @@ def set_aside(run_dir: Path, resume: str) -> None:
     logger.warning("The earlier run in %s was moved to %s.", run_dir, target)
 
 
-def finish(config: RunConfig, inputs: Inputs, validations: list[Validation], began: float) -> None:
+def finish(
+    config: RunConfig, run_dir: RunDirectory, store: CheckpointStore, validations: list[Validation], began: float
+) -> None:
     """Write the report and print the table; its figures are of the steps since ``began``, in seconds since 1970."""
     try:
-        write_curves(inputs.run_dir)
+        write_curves(run_dir)
     except MissingDependency as error:  # The report draws its own.
-        logger.warning("No %s: %s", inputs.run_dir.curves.name, error)
-    report = write_report(inputs.run_dir)
-    rows = [row for row in inputs.run_dir.read_metrics() if row.get("time", 0) >= began]
+        logger.warning("No %s: %s", run_dir.curves.name, error)
+    report = write_report(run_dir)
+    rows = [row for row in run_dir.read_metrics() if row.get("time", 0) >= began]
     tokens = sum(row.get("perf/total_num_tokens") or 0 for row in rows)
     print_summary(
         validations,
@@ -185,7 +238,7 @@ def finish(config: RunConfig, inputs: Inputs, validations: list[Validation], beg
         steps=sum(1 for row in rows if row.get("step")),
         tokens=tokens,
         report=report,
-        checkpoint=inputs.store.resolve("auto"),
+        checkpoint=store.resolve("auto"),
     )
 
 

@@ -27,8 +27,10 @@ logger = logging.getLogger(__name__)
 Task = Literal["train", "sft", "eval"]
 
 
-def preflight(config: RunConfig, task: Task, needed: tuple[Component, ...]) -> None:
+def preflight(config: RunConfig, task: Task, needed: tuple[Component, ...], ranks: int | None = None) -> None:
     """Check options, loggers, the plugins' own opinions and devices.
+
+    ``ranks`` is the number of processes that a launcher started in place of Ray: it has placed them.
 
     Raises:
         ConfigError: an option that estimator or loss do not have, a device that is not there, or what a plugin refuses.
@@ -40,7 +42,7 @@ def preflight(config: RunConfig, task: Task, needed: tuple[Component, ...]) -> N
         check_loggers(config.trainer.logger)
     for diagnostic in hooks.diagnose(config):
         logger.warning("%s", diagnostic.message)
-    _check_devices(config, task, needed)
+    _check_devices(config, task, needed, ranks)
 
 
 def _check_algorithms(config: RunConfig) -> None:
@@ -63,8 +65,12 @@ def _check_options(
         raise type(error)(f"{key}: {error}") from error
 
 
-def _check_devices(config: RunConfig, task: Task, needed: tuple[Component, ...]) -> None:
+def _check_devices(config: RunConfig, task: Task, needed: tuple[Component, ...], ranks: int | None) -> None:
     """Check the placement against this machine; a cluster that is joined is known only after joining."""
+    if ranks is not None:
+        get_platform(config.platform)
+        check_engines(config, {"actor": ranks}, config.sft.optim)
+        return
     platform = get_platform(config.platform, allow_unavailable=config.cluster.ray_address is not None)
     if config.cluster.ray_address is None:
         devices = placement(config, needed, platform.device_count())

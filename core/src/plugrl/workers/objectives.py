@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from plugrl.algorithms import actor_objective, aggregate, value_loss
@@ -96,23 +97,52 @@ class ValueObjective:
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedObjective:
-    """Mean negative log-likelihood of the response tokens. Batch key: ``response_mask`` [B, T]."""
+    """What supervised training minimises, by what the policy's ``sft_forward`` gives.
+
+    ``logprobs`` [B, T]: the mean negative log-likelihood of the response tokens, with ``response_mask`` [B, T] in the
+    batch. ``losses`` [B]: the mean over the samples of a loss that the policy computes itself. Numbers under
+    ``metrics`` in the output are reported as means over samples.
+    """
 
     aggregation: Literal["token-mean", "seq-mean-token-mean"] = "token-mean"
 
     def __call__(
-        self, output: Mapping[str, Tensor], batch: Batch, context: LossContext
+        self, output: Mapping[str, Any], batch: Batch, context: LossContext
     ) -> tuple[Tensor, dict[str, Metric]]:
         """Return the loss of one micro-batch and its metrics."""
-        loss = aggregate(
-            -output["logprobs"],
-            batch["response_mask"],
-            self.aggregation,
-            dp_size=context.dp_size,
-            batch_num_tokens=context.batch_num_tokens,
-            global_batch_size=context.global_batch_size,
-        )
-        return loss, {"sft/loss": Metric(loss.item(), "sum")}
+        if "losses" in output:
+            loss = output["losses"].sum() * (context.dp_size / max(context.global_batch_size, 1))
+        else:
+            loss = aggregate(
+                -output["logprobs"],
+                batch["response_mask"],
+                self.aggregation,
+                dp_size=context.dp_size,
+                batch_num_tokens=context.batch_num_tokens,
+                global_batch_size=context.global_batch_size,
+            )
+        rows = next(iter(batch.values())).shape[0]
+        return loss, {**own_metrics(output, rows), "sft/loss": Metric(loss.item(), "sum")}
+
+    def held_out(self, output: Mapping[str, Tensor], batch: Batch, valid: int) -> tuple[float, float]:
+        """Return the sum of the losses of the first ``valid`` rows, and what it is to be divided by."""
+        if "losses" in output:
+            return float(output["losses"][:valid].double().sum()), float(valid)
+        mask = batch["response_mask"][:valid].to(output["logprobs"].device)
+        return float(-(output["logprobs"][:valid] * mask).double().sum()), float(mask.sum())
+
+
+def own_metrics(output: Mapping[str, Any], rows: int) -> dict[str, Metric]:
+    """Return what a policy reports under ``metrics``: numbers become means, texts and truth values are left out."""
+    found: dict[str, Metric] = {}
+    for name, value in (output.get("metrics") or {}).items():
+        if isinstance(value, Metric):
+            found[f"sft/{name}"] = value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[f"sft/{name}"] = Metric(value, "mean", rows)
+        elif isinstance(value, Tensor) and value.numel() == 1 and value.dtype != torch.bool:
+            found[f"sft/{name}"] = Metric(value.item(), "mean", rows)
+    return found
 
 
 def weigh(metrics: Mapping[str, Tensor], mask: Tensor) -> dict[str, Metric]:

@@ -1,0 +1,278 @@
+"""Processes that a launcher started: torchrun, or anything that sets its variables, one node or several.
+
+Rank 0 runs the loop and tells the other ranks which method of their worker to call; every rank then calls it at the
+same time. Words travel through the launcher's store as JSON, tensors through the process group alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from plugrl.errors import ConfigError, PlugRLError, WorkerError, WorkerTimeout, one_line
+from plugrl.runtime.worker import Worker, WorkerContext
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_FAILED = "plugrl/failed"
+_LOOK_EVERY_S = 0.5
+_GRACE_S = 5.0
+"""How long a rank may take to leave by itself once another one has failed."""
+_LEAVE = "leave"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Where a launcher put this process; the names are torchrun's variables in lower case."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    master_addr: str
+    master_port: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process runs the loop, prints and writes."""
+        return self.rank == 0
+
+
+def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
+    """Return where a launcher put this process, None when none started it.
+
+    Raises ConfigError for variables that are no numbers or contradict each other.
+    """
+    source = os.environ if environ is None else environ
+    if not all(source.get(name) for name in _NEEDED):
+        return None
+    numbers = {}
+    for name, default in (
+        ("RANK", ""), ("WORLD_SIZE", ""), ("MASTER_PORT", ""), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"),
+    ):  # fmt: skip
+        text = source.get(name) or default
+        if not text.isdecimal():
+            raise ConfigError(f"{name}={text!r} is no number; torchrun sets it, or leave it unset to use Ray.")
+        numbers[name.lower()] = int(text)
+    if not (numbers["rank"] < numbers["world_size"] and numbers["local_rank"] < numbers["local_world_size"]):
+        raise ConfigError(f"RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE do not fit together: {numbers}.")
+    return Launch(master_addr=source["MASTER_ADDR"], **numbers)
+
+
+class Link:
+    """The store that all ranks share, watched for the failure of another rank; use it as a context manager.
+
+    A block that raises tells the other ranks, which then leave within a deadline. A rank that raises because another
+    one is gone learns of it here and raises that rank's message instead.
+    """
+
+    def __init__(self, launch: Launch, timeout_s: float) -> None:
+        self.launch = launch
+        self.timeout_s = timeout_s
+        self._commands = 0
+        self._forgotten = 0
+        self._waits = False
+        self._done = threading.Event()
+
+    def __enter__(self) -> Link:
+        from torch.distributed import DistError, PrefixStore, rendezvous
+
+        try:
+            found = rendezvous(
+                "env://", self.launch.rank, self.launch.world_size, timeout=timedelta(seconds=self.timeout_s)
+            )
+            self.base, _, _ = next(found)
+            # torchrun may start the ranks again after a failure; words of the earlier attempt must not count.
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            self.store: Store = PrefixStore(f"plugrl-{attempt}", self.base)
+            # A connection of its own: one that waits for a word answers nothing else meanwhile.
+            self._watched: Store = PrefixStore(f"plugrl-{attempt}", self.base.clone())
+            self.store.set(f"host/{self.launch.rank}", socket.gethostname())
+        except (DistError, RuntimeError) as error:
+            where = f"{self.launch.master_addr}:{self.launch.master_port}"
+            raise PlugRLError(f"The ranks do not meet at {where} (MASTER_ADDR, MASTER_PORT): {error}") from error
+        self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
+        self._watcher.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        self._done.set()
+        self._watcher.join(2 * _LOOK_EVERY_S)
+        if error is None:
+            return
+        other = self._report(error)
+        if other is not None:
+            raise other from error
+
+    # ----------------------------------------------------------------- failures
+    def _report(self, error: BaseException) -> Exception | None:
+        """Tell the others of ``error``; return the error of the rank that failed before this one."""
+        try:
+            mine = json.dumps({"rank": self.launch.rank, "host": socket.gethostname(), "text": one_line(error)})
+            first = json.loads(self.store.compare_set(_FAILED, "", mine))
+        except RuntimeError:  # the store is gone, and with it whoever could be told
+            return None
+        return None if first["rank"] == self.launch.rank else self._error(first)
+
+    def _error(self, failure: Mapping[str, Any]) -> Exception:
+        rank, host = int(failure["rank"]), str(failure["host"])
+        return WorkerError(f"Rank {rank} on {host} failed: {failure['text']}", group="ranks", rank=rank, node=host)
+
+    def _watch(self) -> None:
+        """Look for the failure of another rank; end this process when it does not leave by itself in time."""
+        missed = 0
+        while not self._done.wait(_LOOK_EVERY_S):
+            try:
+                failed = self._watched.check([_FAILED])
+                missed = 0
+            except RuntimeError:
+                missed += 1
+                failed = False
+            if failed or missed * _LOOK_EVERY_S > _GRACE_S:
+                break
+        else:
+            return
+        # What waits for the failed rank ends by itself as a rule, since its connections are gone.
+        if not self._waits and self._done.wait(_GRACE_S):
+            return
+        if self.launch.is_first:
+            text = "the launcher is gone" if missed else str(self._error(json.loads(self._watched.get(_FAILED))))
+            os.write(2, f"error: {text}\n".encode())
+        os._exit(1)
+
+    # ----------------------------------------------------------------- words
+    def publish(self, name: str, value: Any) -> None:
+        """Let every rank read ``value``, which JSON can hold, as ``name``."""
+        self.store.set(f"word/{name}", json.dumps(value))
+
+    def read(self, name: str, timeout_s: float | None = None) -> Any:
+        """Return what a rank published, waiting for it. Raises WorkerTimeout."""
+        key = f"word/{name}"
+        self._wait(key, self.timeout_s if timeout_s is None else timeout_s)
+        return json.loads(self.store.get(key))
+
+    def hosts(self) -> list[str]:
+        """Return the host of each rank. Raises WorkerTimeout when one does not come."""
+        keys = [f"host/{rank}" for rank in range(self.launch.world_size)]
+        for key in keys:
+            self._wait(key, self.timeout_s)
+        return [self.store.get(key).decode() for key in keys]
+
+    def send(self, method: str, arguments: Mapping[str, Any]) -> None:
+        """Rank 0: tell the other ranks to call a method of their worker."""
+        self.publish(f"call/{self._commands}", [method, dict(arguments)])
+        self._commands += 1
+
+    def receive(self, timeout_s: float) -> tuple[str, dict[str, Any]]:
+        """Other ranks: return the next method to call and its arguments. Raises WorkerTimeout."""
+        method, arguments = self.read(f"call/{self._commands}", timeout_s)
+        self._commands += 1
+        return method, arguments
+
+    def forget_calls(self) -> None:
+        """Rank 0: drop the words that every rank has read, as after a call in which all took part together."""
+        while self._forgotten < self._commands:
+            self.store.delete_key(f"word/call/{self._forgotten}")
+            self._forgotten += 1
+
+    def _wait(self, key: str, timeout_s: float) -> None:
+        self._waits = not self.launch.is_first  # rank 0 has a run to close
+        try:
+            self.store.wait([key], timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            raise WorkerTimeout(
+                f"Rank {self.launch.rank} has waited {timeout_s:.0f} s for {key.removeprefix('word/')}, which another "
+                "rank should have sent.",
+                group="ranks",
+                rank=self.launch.rank,
+            ) from error
+        finally:
+            self._waits = False
+
+
+def worker_here(worker_class: type[Worker], link: Link, *, platform: Any, num_threads: int, **keywords: Any) -> Worker:
+    """Build the worker of this process, with the process group that workers of a group have.
+
+    ``keywords`` are those of its constructor. Collective: returns when every rank's worker is set up.
+
+    Raises ConfigError when this node has fewer devices than ranks.
+    """
+    import torch
+
+    from plugrl.plugins import hooks
+
+    launch = link.launch
+    available = platform.device_count()
+    if available < launch.local_world_size:
+        raise ConfigError(
+            f"{launch.local_world_size} ranks were started on {socket.gethostname()}, which has {available} "
+            f"{platform.device_name} devices (--nproc-per-node)."
+        )
+    platform.set_device(launch.local_rank)
+    torch.set_num_threads(num_threads)
+    worker = worker_class.__new__(worker_class)
+    worker.context = WorkerContext(
+        group="actor",
+        rank=launch.rank,
+        world_size=launch.world_size,
+        local_rank=launch.local_rank,
+        node_id=socket.gethostname(),
+        node_ip=socket.gethostname(),
+        device_index=launch.local_rank,
+        num_threads=num_threads,
+        master_address=launch.master_addr,
+        master_port=launch.master_port,
+        collective_timeout_s=link.timeout_s,
+    )
+    worker.platform = platform
+    worker._store = link.store
+    hooks.fire("on_worker_start", context=worker.context)
+    if launch.world_size > 1:
+        worker.init_process_group()
+    worker.__init__(**keywords)  # type: ignore[misc]
+    worker.setup()
+    return worker
+
+
+class RanksHere:
+    """The ranks of a launcher, called from rank 0 as a worker group is called from its driver."""
+
+    def __init__(self, worker: Worker, link: Link) -> None:
+        self._worker = worker
+        self._link = link
+        self.size = link.launch.world_size
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        """Call a method on every rank with arguments that JSON can hold; returns what rank 0's gave."""
+        self._link.send(method, arguments)
+        return getattr(self._worker, method)(**arguments)
+
+    def settle(self) -> None:
+        """Say that the call before was one in which all ranks took part together."""
+        self._link.forget_calls()
+
+    def close(self) -> None:
+        """Let the other ranks leave, close this worker, and wait for them: the store may live in this process."""
+        self._link.send(_LEAVE, {})
+        self._worker.close()
+        for rank in range(1, self.size):
+            self._link.read(f"left/{rank}", _GRACE_S)
+
+
+def serve(worker: Worker, link: Link, timeout_s: float) -> None:
+    """Ranks other than 0: call what rank 0 says until it lets go. Raises what a method raises, and WorkerTimeout."""
+    while True:
+        method, arguments = link.receive(timeout_s)
+        if method == _LEAVE:
+            worker.close()
+            link.publish(f"left/{link.launch.rank}", True)
+            return
+        getattr(worker, method)(**arguments)
