@@ -1,11 +1,13 @@
-"""The engine's training step against the same step written in bare torch.
+"""The engine's training step against the same step written in bare torch, with the same wrapping.
 
 Same policy, batch, micro-batches, loss and optimizer; both live in one process per rank, started with the variables
 that workers get from the platform, and take turns, so that noise of the machine meets both alike. Prints the ratio of
 the medians (of elapsed time, which is judged, and of processor time, which other programs disturb less) and what bounds
-the step, writes JSON when asked, and exits with 1 when the engine is more than ``--limit`` slower in any layout.
+the step. Peak memory is measured in processes that run one of the two alone: what the step adds to the process with its
+modules imported, on the rank that needs most. Writes JSON when asked, and exits with 1 when the engine is more than
+``--limit`` slower or larger in any layout.
 
-    python benchmarks/train_step.py [--rounds 30] [--json FILE] [--only ddp-1 fsdp2-2 ...]
+    python benchmarks/train_step.py [--rounds 30] [--json FILE] [--only ddp-1 fsdp2-2 hsdp-4 ...]
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import sys
 import tempfile
@@ -39,7 +42,8 @@ from plugrl.models import get_model
 from plugrl.platforms import get_platform
 from plugrl.plugins import load_plugins
 
-LAYOUTS = ("ddp-1", "fsdp2-1", "ddp-2", "fsdp2-2")
+LAYOUTS = ("ddp-1", "fsdp2-1", "ddp-2", "fsdp2-2", "fsdp2-4", "hsdp-4")
+ENGINES = {"hsdp": ("fsdp2", {"parallelism": {"dp_replicate": 2, "dp_shard": 2}})}
 OPTIM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "clip_grad": 1.0}
 MODEL = {
     "model_type": "causal_lm",
@@ -61,6 +65,7 @@ MODEL = {
 }
 PROMPT, RESPONSE = 16, 48
 ROWS_PER_RANK, MICRO_BATCH = 16, 4
+MEMORY_STEPS = 3
 Step = Callable[[], float]
 
 
@@ -96,7 +101,8 @@ def loss_function(outputs: Any, batch: Any, context: LossContext) -> tuple[torch
 
 def engine_step(backend: str, batch: dict[str, torch.Tensor]) -> Step:
     """One step of the engine."""
-    engine = EngineRegistry.new("language_model", backend, MODEL, None, OPTIM, None)
+    name, section = ENGINES.get(backend, (backend, None))
+    engine = EngineRegistry.new("language_model", name, MODEL, section, OPTIM, None)
     engine.initialize()
     options = BatchOptions(micro_batch_size=MICRO_BATCH)
 
@@ -110,8 +116,10 @@ def engine_step(backend: str, batch: dict[str, torch.Tensor]) -> Step:
 def bare_step(backend: str, world: int, batch: dict[str, torch.Tensor]) -> Step:
     """The same by hand, as one would write it for this layout alone."""
     module: Any = get_model(MODEL, torch_dtype=torch.float32)
-    if world > 1 and backend == "fsdp2":
-        mesh = init_device_mesh("cpu", (world,))
+    sharded = world > 1 and backend != "ddp"
+    if sharded:
+        shape = (2, world // 2) if backend == "hsdp" else (world,)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
         for layer in module.model.model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(module, mesh=mesh)
@@ -132,7 +140,7 @@ def bare_step(backend: str, world: int, batch: dict[str, torch.Tensor]) -> Step:
         optimizer.zero_grad(set_to_none=True)
         for index, part in enumerate(parts):
             last = index == len(parts) - 1
-            if world > 1 and backend == "fsdp2":
+            if sharded:
                 module.set_requires_gradient_sync(last)
             with module.no_sync() if world > 1 and backend == "ddp" and not last else nullcontext():
                 outputs = module(forward_type="default", forward_inputs=part)
@@ -165,6 +173,16 @@ def measure(backend: str, world: int, rank: int, rounds: int) -> dict[str, Any]:
     return {"seconds": seconds, "processor_seconds": processor_seconds, "bounds": profile(steps["engine"])}
 
 
+def peak_memory(which: str, backend: str, world: int, rank: int) -> int:
+    """Bytes that building one of the two and running it for some steps adds to this process, at most."""
+    batch = make_batch(rank)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step = engine_step(backend, batch) if which == "engine" else bare_step(backend, world, batch)
+    for _ in range(MEMORY_STEPS):
+        step()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+
+
 def profile(step: Step) -> dict[str, float]:
     """Shares of one step's time by kind of operation."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
@@ -178,8 +196,32 @@ def profile(step: Step) -> dict[str, float]:
     return {kind: value / total for kind, value in times.items()}
 
 
-def run_rank(rank: int, layout: str, rounds: int, folder: str) -> None:
-    """Entry of every process."""
+def warm_up() -> None:
+    """Import what both need before memory is counted, by a forward of the smallest model of the kind."""
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32}
+    small = {**MODEL, "config": {**MODEL["config"], **small}}
+    module = get_model(small, torch_dtype=torch.float32)
+    batch = {key: value[:1] for key, value in make_batch(0).items()}
+    module(forward_type="default", forward_inputs=batch)["logprobs"].sum().backward()
+
+
+def run_layout(layout: str, rounds: int) -> dict[str, Any]:
+    """Times and peak memories of one layout."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = int(layout[-1])
+        mp.spawn(run_rank, args=(layout, rounds, folder, None), nprocs=world)
+        result = json.loads(Path(folder, f"{layout}.json").read_text())
+        result["peak_bytes"] = {}
+        for which in ("engine", "bare"):
+            Path(folder, f"{layout}.store").unlink(missing_ok=True)
+            mp.spawn(run_rank, args=(layout, rounds, folder, which), nprocs=world)
+            peaks = [int(Path(folder, f"{which}-{rank}.json").read_text()) for rank in range(world)]
+            result["peak_bytes"][which] = max(peaks)
+    return result
+
+
+def run_rank(rank: int, layout: str, rounds: int, folder: str, which: str | None) -> None:
+    """Entry of every process: time both steps, or find the peak memory of ``which``."""
     backend, world = layout[:-2], int(layout[-1])
     torch.set_num_threads(1)
     if world > 1:
@@ -187,9 +229,13 @@ def run_rank(rank: int, layout: str, rounds: int, folder: str) -> None:
         store = f"file://{folder}/{layout}.store"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
     load_plugins()
-    result = measure(backend, world, rank, rounds)
-    if rank == 0:
-        Path(folder, f"{layout}.json").write_text(json.dumps(result))
+    if which is not None:
+        warm_up()
+        Path(folder, f"{which}-{rank}.json").write_text(str(peak_memory(which, backend, world, rank)))
+    else:
+        result = measure(backend, world, rank, rounds)
+        if rank == 0:
+            Path(folder, f"{layout}.json").write_text(json.dumps(result))
     if world > 1:
         dist.barrier()
         dist.destroy_process_group()
@@ -207,26 +253,31 @@ def main() -> int:
     for name, value in get_platform().worker_env_vars().items():
         os.environ.setdefault(name, value)
     figures: dict[str, Any] = {}
-    print(f"{'layout':9} {'engine s':>9} {'bare s':>9} {'ratio':>7} {'cpu':>7}  what the engine's step is made of")
+    print(
+        f"{'layout':8} {'engine s':>9} {'bare s':>8} {'ratio':>6} {'cpu':>6} {'peak MB':>8} {'bare MB':>8} {'ratio':>6}"
+        "  what the engine's step is made of"
+    )
     for layout in arguments.only:
-        with tempfile.TemporaryDirectory() as folder:
-            mp.spawn(run_rank, args=(layout, arguments.rounds, folder), nprocs=int(layout[-1]))
-            result = json.loads(Path(folder, f"{layout}.json").read_text())
+        result = run_layout(layout, arguments.rounds)
         engine, bare = (statistics.median(result["seconds"][name]) for name in ("engine", "bare"))
         busy = [statistics.median(result["processor_seconds"][name]) for name in ("engine", "bare")]
+        peak = result["peak_bytes"]
         figures[layout] = {"engine_s": engine, "bare_s": bare, "ratio": engine / bare, "cpu_ratio": busy[0] / busy[1]}
-        figures[layout] |= result
+        figures[layout] |= {"memory_ratio": peak["engine"] / peak["bare"], **result}
         shares = ", ".join(f"{kind} {share:.0%}" for kind, share in result["bounds"].items())
         print(
-            f"{layout:9} {engine:9.3f} {bare:9.3f} {engine / bare:7.3f} {busy[0] / busy[1]:7.3f}  {shares}", flush=True
+            f"{layout:8} {engine:9.3f} {bare:8.3f} {engine / bare:6.3f} {busy[0] / busy[1]:6.3f} "
+            f"{peak['engine'] / 1e6:8.0f} {peak['bare'] / 1e6:8.0f} {peak['engine'] / peak['bare']:6.3f}  {shares}",
+            flush=True,
         )
         if bare < 0.2:
-            print(f"          the bare step takes {bare:.3f} s, less than the 0.2 s the limit is meant for")
+            print(f"         the bare step takes {bare:.3f} s, less than the 0.2 s the limit is meant for")
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
-    slow = [layout for layout, figure in figures.items() if figure["ratio"] > 1 + arguments.limit]
-    print(f"more than {arguments.limit:.0%} slower: {', '.join(slow)}" if slow else "within the limit")
-    return 1 if slow else 0
+    limit = 1 + arguments.limit
+    over = [layout for layout, figure in figures.items() if max(figure["ratio"], figure["memory_ratio"]) > limit]
+    print(f"more than {arguments.limit:.0%} slower or larger: {', '.join(over)}" if over else "within the limit")
+    return 1 if over else 0
 
 
 if __name__ == "__main__":

@@ -157,7 +157,6 @@ def test_every_yaml_block_is_a_valid_configuration(docs: Any, tmp_path: Path) ->
     complete = 0
     for page, text in found:
         values = yaml.safe_load(text)
-        assert values.keys() <= RunConfig.model_fields.keys(), f"{page.path}: {values.keys()}"
         is_complete = {"model", "data", "actor", "rollout", "reward", "trainer"} <= values.keys()
         complete += is_complete
         base = {} if is_complete else yaml.safe_load((docs.root / EXAMPLE).read_text())

@@ -9,6 +9,18 @@ _PREFIX = "actor_rollout_ref"
 
 _ALIASES: dict[KeyPath, KeyPath] = {
     ("actor", "model"): ("model",),
+    ("model", "is_lora"): ("model", "lora", "enable"),
+    ("model", "lora_rank"): ("model", "lora", "rank"),
+    ("model", "lora_alpha"): ("model", "lora", "alpha"),
+    ("model", "lora_path"): ("model", "lora", "path"),
+    ("model", "lora_adapter_path"): ("model", "lora", "path"),
+    ("model", "target_modules"): ("model", "lora", "target_modules"),
+    ("peft", "r"): ("model", "lora", "rank"),
+    ("peft", "lora_alpha"): ("model", "lora", "alpha"),
+    ("peft", "full_training_modules"): ("model", "lora", "modules_to_save"),
+    ("peft", "method_type"): ("model", "lora", "method"),
+    ("peft", "init_type"): ("model", "lora", "init"),
+    ("peft",): ("model", "lora"),
     ("trainer", "resume_mode"): ("trainer", "resume"),
     ("trainer", "keep_last"): ("trainer", "max_ckpt_to_keep"),
     ("trainer", "async_save"): ("actor", "checkpoint", "async_save"),
@@ -49,8 +61,8 @@ FOLLOWS: dict[KeyPath, KeyPath] = {
 """Keys that take the value of another key unless they are given."""
 
 HINTS: dict[KeyPath, str] = {
-    ("accelerator", "compile"): "compiling is not implemented; leave it out",
-    ("accelerator", "activation_checkpointing"): "use model.enable_gradient_checkpointing",
+    ("accelerator",): "it has mixed_precision, gradient_accumulation.steps, grad_scaler, ddp and fsdp; compiling is "
+    "not implemented, and activation checkpointing is model.enable_gradient_checkpointing",
     ("actor", "grad_clip"): "the norm is clipped by actor.optim.clip_grad",
     ("critic", "grad_clip"): "the norm is clipped by critic.optim.clip_grad",
     ("actor", "ppo_micro_batch_size"): "use actor.ppo_micro_batch_size_per_gpu",
@@ -74,5 +86,5 @@ def canonical(path: KeyPath) -> KeyPath:
         path = path[1:]
     for alias, target in _ALIASES.items():
         if path[: len(alias)] == alias:
-            return (*target, *path[len(alias) :])
+            return canonical((*target, *path[len(alias) :]))
     return path

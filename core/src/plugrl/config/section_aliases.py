@@ -37,6 +37,8 @@ def move_section_keys(tree: Tree) -> None:
 
 
 def _put(tree: Tree, path: KeyPath, value: Any, origin: str, *, source_key: KeyPath, first: bool) -> None:
+    if value is None:
+        return  # As if it had not been given: the default of the key stays.
     if not first:
         tree.fill(path, value, origin)
         return
