@@ -9,7 +9,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from plugrl.platforms import get_platform
 from plugrl_engine_fsdp import checkpoint, export, requirements
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.distributed import agree_on_batch, rank, replicate_from_first_rank, world_size
+from plugrl_engine_fsdp.ema import Ema
 from plugrl_engine_fsdp.layouts import Layout, LayoutContext, choose_layout
 from plugrl_engine_fsdp.loss_scale import LossScale
 from plugrl_engine_fsdp.memory import move_optimizer_state
@@ -61,6 +62,7 @@ class DataParallelEngine(BaseEngine):
         self.optimizer: torch.optim.Optimizer | None = None
         self.schedule: Schedule | None = None
         self.scaler: LossScale | None = None
+        self.ema: Ema | None = None
         self.skipped_steps = 0
         self.updates = 0
         self.saver = checkpoint.Saver()
@@ -119,6 +121,8 @@ class DataParallelEngine(BaseEngine):
             self.optimizer = build_optimizer(parameter_groups(policy, self.settings), self.settings)
             self.schedule = Schedule(self.optimizer, self.settings)
             self.scaler = LossScale(self.config.grad_scaler) if self.precision.needs_loss_scale else None
+            if self.config.ema.enable:
+                self.ema = Ema(self.config.ema, checkpoint.weights(self))
         self._offload(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
 
     def _build_policy(self) -> torch.nn.Module:
@@ -297,6 +301,8 @@ class DataParallelEngine(BaseEngine):
             self.layout.scale_gradients(parameters, norm, settings.clip_grad, unscale=1.0 / self.loss_factor)
             optimizer.step()
             self.updates += 1
+            if self.ema is not None:
+                self.ema.update(checkpoint.weights(self))
         else:
             self.skipped_steps += 1
             _log.warning("the gradient norm is %s: step skipped (%d so far)", norm, self.skipped_steps)
@@ -322,6 +328,14 @@ class DataParallelEngine(BaseEngine):
         return self.optimizer, self.settings
 
     # ----------------------------------------------------------------- weights and checkpoints
+    def evaluation_weights(self) -> AbstractContextManager[None]:
+        """The averaged weights inside the context, where they are kept and meant for it. Collective."""
+        if self.ema is None or not self.config.ema.use_for_eval:
+            return nullcontext()
+        return self.ema.applied(
+            lambda: checkpoint.weights(self), lambda tensors: self.layout.loaded(self.module, tensors)
+        )
+
     def get_per_tensor_param(self) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
         """Stream (published name, full tensor); off-loaded parameters are loaded while the stream runs. Collective."""
         return export.stream(self), None

@@ -7,8 +7,8 @@ Loading needs no other rank: each reads its own part of what is on disk, whichev
 
 from __future__ import annotations
 
-from plugrl_engine_fsdp.checkpoint.contents import format_problem, parts_of
+from plugrl_engine_fsdp.checkpoint.contents import format_problem, parts_of, weights
 from plugrl_engine_fsdp.checkpoint.loading import load
 from plugrl_engine_fsdp.checkpoint.saving import Saver
 
-__all__ = ["Saver", "format_problem", "load", "parts_of"]
+__all__ = ["Saver", "format_problem", "load", "parts_of", "weights"]

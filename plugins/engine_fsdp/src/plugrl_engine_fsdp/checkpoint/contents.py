@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2
 PARTS = ("model", "optimizer", "extra")
+EMA_UPDATES = "updates"
+"""Name, in the file of averages, of the number of updates that they are of."""
 FORMATS = ("safetensors", "dcp", "safetensors_dcp")
 FAULTS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError, PlugRLError)
 """What may go wrong on one rank and must then end the work of all."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.checkpoints.layout import (
+    EMA_FILE,
     OPTIMIZER_GROUPS,
     PRETRAINED,
     RANDOM_FILE,
@@ -18,12 +19,12 @@ from plugrl.checkpoints.layout import (
     TRAINING_STATE,
 )
 from plugrl.checkpoints.reading import open_optimizer, open_weights
-from plugrl.checkpoints.source import TensorSource, compare, read_into
+from plugrl.checkpoints.source import SafetensorsSource, TensorSource, compare, read_into
 from plugrl.checkpoints.tensors import load_tensors, read_json
 from plugrl.errors import CheckpointError
 from plugrl.platforms import get_platform
 from plugrl.runtime.seeding import seed_rank
-from plugrl_engine_fsdp.checkpoint.contents import FAULTS, group_records, parts_of, weights
+from plugrl_engine_fsdp.checkpoint.contents import EMA_UPDATES, FAULTS, group_records, parts_of, weights
 from plugrl_engine_fsdp.checkpoint.step_record import differences, read_step_record, settings_of
 from plugrl_engine_fsdp.distributed import raise_together, rank
 from plugrl_engine_fsdp.memory import STEP_SLOT, move_optimizer_state
@@ -31,6 +32,7 @@ from plugrl_engine_fsdp.names import parameter_names
 from plugrl_engine_fsdp.random_state import restore_random_state
 
 if TYPE_CHECKING:
+    from plugrl_engine_fsdp.ema import Ema
     from plugrl_engine_fsdp.engine import DataParallelEngine
 
 _log = logging.getLogger(__name__)
@@ -165,6 +167,21 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+# --------------------------------------------------------------------- averaged weights
+def _load_ema(engine: DataParallelEngine, ema: Ema, path: Path) -> None:
+    if not path.is_file():
+        if rank() == 0:
+            _log.warning("resume: the checkpoint has no %s: the average of the weights starts anew", path.name)
+        ema.restart(weights(engine))
+        return
+    with SafetensorsSource([path]) as source:
+        stored = {name: spec for name, spec in source.specs.items() if name != EMA_UPDATES}
+        compare(source.where, stored, {name: tensor.shape for name, tensor in ema.shadow.items()})
+        for name, average in ema.shadow.items():
+            read_into(source, name, average)
+        ema.updates = int(source.whole(EMA_UPDATES))
+
+
 # --------------------------------------------------------------------- schedule, loss scale, random state
 def _load_extra(
     engine: DataParallelEngine, training: Path, record: Mapping[str, Any], progress: Mapping[str, Any]
@@ -178,6 +195,8 @@ def _load_extra(
             engine.scaler.load_state_dict(read_json(training / SCALER_FILE))
         elif rank() == 0:
             _log.warning("resume: the checkpoint holds no loss scale; it starts anew at %s", engine.scaler.scale)
+    if engine.ema is not None:
+        _load_ema(engine, engine.ema, training / EMA_FILE)
     stored = load_tensors(training / RANDOM_FILE)
     prefix = f"rank_{rank()}/"
     own = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}

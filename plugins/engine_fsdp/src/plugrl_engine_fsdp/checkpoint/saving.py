@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.checkpoints.layout import (
+    EMA_FILE,
     MODEL_SHARDS,
     OPTIMIZER_FILE,
     OPTIMIZER_GROUPS,
     OPTIMIZER_SHARDS,
     PRETRAINED,
+    PRETRAINED_EMA,
     RANDOM_FILE,
     SCALER_FILE,
     SCHEDULER_FILE,
@@ -36,6 +38,7 @@ from plugrl.checkpoints.tensors import save_tensors, write_json
 from plugrl.errors import CheckpointError
 from plugrl.platforms import get_platform
 from plugrl_engine_fsdp.checkpoint.contents import (
+    EMA_UPDATES,
     FAULTS,
     format_of,
     gather,
@@ -53,6 +56,7 @@ from plugrl_engine_fsdp.distributed import gather_objects, raise_together, rank,
 from plugrl_engine_fsdp.random_state import random_state
 
 if TYPE_CHECKING:
+    from plugrl_engine_fsdp.ema import Ema
     from plugrl_engine_fsdp.engine import DataParallelEngine
 
 Paths = dict[str, tuple[str, ...]]
@@ -143,6 +147,11 @@ class Saver:
         training = output.folder / TRAINING_STATE
         if "model" in parts:
             self._model(engine, output, indexes, guard, kind, sharded)
+        if engine.ema is not None and "model" in parts:
+            self._model(engine, output, indexes, guard, kind, sharded, averaged=engine.ema)
+        if engine.ema is not None and "extra" in parts:
+            averages = {**engine.ema.shadow, EMA_UPDATES: torch.tensor(engine.ema.updates)}
+            self._gathered(engine, output, training / EMA_FILE, averages, {}, guard)
         if "optimizer" in parts and engine.optimizer is not None:
             state = engine.layout.optimizer_state(engine.module, engine.optimizer)
             if rank() == 0:
@@ -170,9 +179,10 @@ class Saver:
         guard: Guard,
         kind: Any,
         sharded: bool,
+        averaged: Ema | None = None,
     ) -> None:
-        folder = output.folder / PRETRAINED
-        tensors = weights(engine)
+        folder = output.folder / (PRETRAINED if averaged is None else PRETRAINED_EMA)
+        tensors = weights(engine) if averaged is None else averaged.weights(weights(engine))
         if rank() == 0:
             with guard:
                 folder.mkdir(parents=True, exist_ok=True)

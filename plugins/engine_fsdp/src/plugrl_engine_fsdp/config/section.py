@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from plugrl.config.schema.parallelism import ParallelismConfig
 from plugrl.models.precision import short_dtype
 from plugrl_engine_fsdp.config.dtypes import AutoDtype, Dtype
+from plugrl_engine_fsdp.config.ema import EmaConfig
 from plugrl_engine_fsdp.config.mixed_precision import NAMED_BLOCKS, UnitPrecision, WrapMode, section_problems
 from plugrl_engine_fsdp.config.problems import WrapConfigError
 
@@ -184,6 +185,7 @@ class FsdpConfig(_Section):
         None, description="class names of modules that stay whole on every rank, as ignored_modules"
     )
     forward_only: bool = Field(False, description="no gradients and no optimizer (reference policy)")
+    ema: EmaConfig = Field(default_factory=lambda: EmaConfig())
     ddp: DdpOptions = Field(default_factory=lambda: DdpOptions())
 
     @model_validator(mode="before")
