@@ -1,4 +1,4 @@
-"""Rules C1 to C19: each provoked, the nearest legal configuration accepted, and all problems of one reported together."""
+"""Rules C1 to C19: each provoked, the nearest legal configuration taken, all problems of one reported together."""
 
 from __future__ import annotations
 

@@ -6,10 +6,15 @@ from plugrl.engines.topology import Topology, resolve_topology
 from plugrl.errors import ConfigError
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.engine import DataParallelEngine
+from plugrl_engine_fsdp.layouts import Layout
+from plugrl_engine_fsdp.layouts.fsdp1 import Fsdp1Layout
+from plugrl_engine_fsdp.topology import fsdp1_topology
 
 
 class Fsdp2Engine(DataParallelEngine):
     """Sharded over all ranks unless ``parallelism`` or ``fsdp_size`` say otherwise."""
+
+    strategy = "fsdp2"
 
     @classmethod
     def resolve_topology(cls, config: FsdpConfig, world_size: int) -> Topology:
@@ -25,8 +30,26 @@ class Fsdp2Engine(DataParallelEngine):
         return Topology(dp_replicate=world_size // size, dp_shard=size)
 
 
+class Fsdp1Engine(DataParallelEngine):
+    """torch's FSDP1: sharded by ``sharding_strategy``, every unit with a precision of its own."""
+
+    strategy = "fsdp"
+
+    @classmethod
+    def resolve_topology(cls, config: FsdpConfig, world_size: int) -> Topology:
+        """By ``sharding_strategy`` and ``hybrid_shard_size``, or by ``parallelism``, which must not contradict it."""
+        return fsdp1_topology(config, world_size)
+
+    @classmethod
+    def layout_class(cls, config: FsdpConfig, topology: Topology, trainable: bool) -> type[Layout]:
+        """FSDP1, also for one rank: units have their precision there too."""
+        return Fsdp1Layout
+
+
 class DdpEngine(DataParallelEngine):
     """A whole copy on every rank."""
+
+    strategy = "ddp"
 
     @classmethod
     def resolve_topology(cls, config: FsdpConfig, world_size: int) -> Topology:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from plugrl.engines.base import Batch, BatchOptions, LossContext
 from plugrl.engines.batching import num_micro_batches
 from plugrl.errors import CheckpointError
+from plugrl.platforms import get_platform
 
 _FAULT = -1
 
@@ -23,6 +24,13 @@ def world_size() -> int:
 def rank() -> int:
     """Rank in the default process group; 0 when there is none."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def ensure_process_group() -> None:
+    """Make a group of this process alone where there is none, for wrappers that cannot do without."""
+    if not dist.is_initialized():
+        backend = get_platform().communication_backend_name()
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
 
 
 @dataclass(frozen=True, kw_only=True)

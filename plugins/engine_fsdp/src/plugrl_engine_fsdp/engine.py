@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,8 @@ from plugrl.models import get_model
 from plugrl.platforms import get_platform
 from plugrl_engine_fsdp import checkpoint, export, requirements
 from plugrl_engine_fsdp.config import FsdpConfig
+from plugrl_engine_fsdp.config.mixed_precision import backend_problems
+from plugrl_engine_fsdp.config.problems import WrapConfigError
 from plugrl_engine_fsdp.distributed import agree_on_batch, rank, replicate_from_first_rank, world_size
 from plugrl_engine_fsdp.ema import Ema
 from plugrl_engine_fsdp.layouts import Layout, LayoutContext, choose_layout
@@ -69,6 +71,9 @@ class DataParallelEngine(BaseEngine):
         self.layout: Layout
         self._policy: torch.nn.Module | None = None
 
+    strategy: ClassVar[str]
+    """The name of the backend."""
+
     # ----------------------------------------------------------------- the layout
     @classmethod
     def problems(
@@ -97,6 +102,7 @@ class DataParallelEngine(BaseEngine):
     # ----------------------------------------------------------------- construction
     def initialize(self) -> None:
         """Build the policy on every rank, make all ranks equal to rank 0, spread it, then build the optimizer."""
+        WrapConfigError.raise_if(backend_problems(self.config, self.strategy))
         platform = get_platform()
         self.device = _device_of(platform)
         self.trainable = self.settings is not None

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
-from plugrl_engine_fsdp.names import published_tensors
-
 if TYPE_CHECKING:
     from plugrl_engine_fsdp.engine import DataParallelEngine
 
@@ -45,9 +43,8 @@ def stream(engine: DataParallelEngine) -> Iterator[tuple[str, torch.Tensor]]:
     loaded_here = first is not None and first.device.type != engine.device.type
     if loaded_here:
         engine.to(engine.device.type, model=True, optimizer=False, grad=True)
-    engine.layout.rest()
     try:
-        for name, tensor in published_tensors(engine.module):
+        for name, tensor in engine.layout.named_tensors(engine.module).items():
             yield name, full_tensor(tensor)
     finally:
         if loaded_here:

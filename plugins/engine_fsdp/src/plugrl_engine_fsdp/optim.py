@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from plugrl.algorithms.schedule import lr_factor, resolve_warmup_steps
 from plugrl.errors import ConfigError, nearest
 from plugrl_engine_fsdp.fp32_master import build_adamw
-from plugrl_engine_fsdp.names import parameter_names
+from plugrl_engine_fsdp.names import clean_name, parameter_names
 
 if TYPE_CHECKING:
     from plugrl_engine_fsdp.layouts import Layout
@@ -73,7 +73,8 @@ def parameter_groups(policy: Any, settings: OptimizerSettings) -> list[dict[str,
     # A fused kernel takes no mixture of sharded and whole parameters, which ignored modules make.
     groups: dict[tuple[float, bool], list[torch.nn.Parameter]] = {}
     unused = set(settings.lr_multipliers)
-    trainable = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
+    named = ((clean_name(name), parameter) for name, parameter in policy.named_parameters())
+    trainable = {name: parameter for name, parameter in named if parameter.requires_grad}
     for name, parameter in trainable.items():
         rate = settings.value_lr if name in critic and settings.value_lr is not None else settings.lr
         fitting = [part for part in settings.lr_multipliers if part in published[id(parameter)]]

@@ -1,4 +1,4 @@
-"""The manifest of the FSDP2 and DDP engines. Imports nothing heavy: targets are resolved on first use."""
+"""The manifest of the FSDP2, FSDP1 and DDP engines. Imports nothing heavy: targets are resolved on first use."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ plugin = Plugin(
             capabilities=("fsdp2", *_CAPABILITIES),
             sections=(_SECTION,),
             summary="parameters, gradients and optimizer state sharded over all data-parallel ranks",
+            needs=_NEEDS,
+        ),
+        EngineEntry(
+            model_type=_MODEL_TYPES,
+            backend="fsdp",
+            device="*",
+            target="plugrl_engine_fsdp.backends:Fsdp1Engine",
+            capabilities=("fsdp1", "unit_precision", "bf16", "cpu", "optimizer_offload", "gradient_checkpointing"),
+            sections=(_SECTION,),
+            summary="torch's FSDP1, with a precision for every unit and gradients kept in low precision",
             needs=_NEEDS,
         ),
         EngineEntry(

@@ -42,7 +42,7 @@ def resolve_precision(
     """
     policy, block = config.mixed_precision_policy.param_dtype, config.mixed_precision
     # A block without a dtype leaves compute in that of the weights.
-    asked = policy or ((block.param_dtype or config.model_dtype or "fp32") if block else config.dtype)
+    asked: str = policy or ((block.param_dtype or config.model_dtype or "fp32") if block else config.dtype)
     if policy == "fp16" and config.dtype != "fp16":
         raise ConfigError(
             "fsdp_config.mixed_precision_policy.param_dtype: fp16 needs a loss scale: give dtype (or "

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from plugrl.checkpoints.layout import TIED, CheckpointFormat
 from plugrl.engines.topology import Topology
 from plugrl.errors import CheckpointError, PlugRLError
-from plugrl_engine_fsdp.names import parameter_names
+from plugrl_engine_fsdp.names import held_tensors
 
 if TYPE_CHECKING:
     from plugrl_engine_fsdp.engine import DataParallelEngine
@@ -72,7 +72,7 @@ def weights(engine: DataParallelEngine) -> dict[str, torch.Tensor]:
 def tied_names(policy: Any) -> dict[str, str]:
     """Metadata of a weights file: for each further name of a tied tensor, the name under which it is stored."""
     by_tensor: dict[int, list[str]] = {}
-    for name, tensor in policy.state_dict(keep_vars=True).items():
+    for name, tensor in held_tensors(policy):
         by_tensor.setdefault(id(tensor), []).append(name)
     ties = {}
     for names in by_tensor.values():
@@ -86,11 +86,13 @@ def tied_names(policy: Any) -> dict[str, str]:
 def group_records(engine: DataParallelEngine) -> list[dict[str, Any]]:
     """The optimizer's groups as plain values, their parameters by name."""
     assert engine.optimizer is not None
-    names = parameter_names(engine.module)
+    names: dict[int, list[str]] = {}
+    for index, name, _ in engine.layout.optimizer_parameters(engine.module, engine.optimizer):
+        names.setdefault(index, []).append(name)
     records = []
-    for group in engine.optimizer.param_groups:
+    for index, group in enumerate(engine.optimizer.param_groups):
         record = {key: value for key, value in group.items() if key != "params" and _is_plain(value)}
-        records.append({**record, "params": [names[id(parameter)] for parameter in group["params"]]})
+        records.append({**record, "params": names.get(index, [])})
     return records
 
 

@@ -28,7 +28,6 @@ from plugrl_engine_fsdp.checkpoint.contents import EMA_UPDATES, FAULTS, group_re
 from plugrl_engine_fsdp.checkpoint.step_record import differences, read_step_record, settings_of
 from plugrl_engine_fsdp.distributed import raise_together, rank
 from plugrl_engine_fsdp.memory import STEP_SLOT, move_optimizer_state
-from plugrl_engine_fsdp.names import parameter_names
 from plugrl_engine_fsdp.random_state import restore_random_state
 
 if TYPE_CHECKING:
@@ -109,12 +108,10 @@ def _load_optimizer(engine: DataParallelEngine, training: Path) -> list[str]:
     return changed
 
 
-def _parameters(engine: DataParallelEngine) -> Iterable[tuple[str, torch.nn.Parameter, Mapping[str, Any]]]:
+def _parameters(engine: DataParallelEngine) -> Iterable[tuple[str, torch.Tensor, Mapping[str, Any]]]:
     assert engine.optimizer is not None
-    names = parameter_names(engine.module)
-    for group in engine.optimizer.param_groups:
-        for parameter in group["params"]:
-            yield names[id(parameter)], parameter, group
+    for index, name, like in engine.layout.optimizer_parameters(engine.module, engine.optimizer):
+        yield name, like, engine.optimizer.param_groups[index]
 
 
 def _read_slot(
@@ -123,7 +120,7 @@ def _read_slot(
     key: str,
     name: str,
     slot: str,
-    parameter: torch.nn.Parameter,
+    parameter: torch.Tensor,
     group: Mapping[str, Any],
 ) -> torch.Tensor:
     """One tensor of the state, laid out like its parameter; counters lie where the kernel wants them."""

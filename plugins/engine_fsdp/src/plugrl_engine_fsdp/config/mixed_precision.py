@@ -106,8 +106,8 @@ def precision_problems(block: Any, where: str = "mixed_precision") -> Iterator[P
 def parse_precision(block: Any, where: str = "mixed_precision") -> UnitPrecision:
     """Return a block as written. Raises WrapConfigError with all its problems."""
     WrapConfigError.raise_if(precision_problems(block, where))
-    dtypes = {name: short_dtype(block.get(name)) for name in DTYPE_FIELDS}
-    return UnitPrecision(**dtypes, **{name: block[name] for name in FLAG_FIELDS if name in block})
+    values: dict[str, Any] = {name: short_dtype(block.get(name)) for name in DTYPE_FIELDS}
+    return UnitPrecision(**values, **{name: block[name] for name in FLAG_FIELDS if name in block})
 
 
 def build_mixed_precision(block: Any) -> MixedPrecision:
@@ -119,10 +119,8 @@ def torch_mixed_precision(precision: UnitPrecision) -> MixedPrecision:
     """Return torch's MixedPrecision of a precision."""
     from torch.distributed.fsdp import MixedPrecision
 
-    return MixedPrecision(
-        **{name: torch_dtype_from_precision(getattr(precision, name)) for name in DTYPE_FIELDS},
-        **{name: getattr(precision, name) for name in FLAG_FIELDS},
-    )
+    dtypes: dict[str, Any] = {name: torch_dtype_from_precision(getattr(precision, name)) for name in DTYPE_FIELDS}
+    return MixedPrecision(**dtypes, **{name: getattr(precision, name) for name in FLAG_FIELDS})
 
 
 # --------------------------------------------------------------------- the named blocks
@@ -177,6 +175,27 @@ def strategy_problems(config: Any, strategy: str) -> Iterator[Problem]:
         return
     also = "; or set fsdp2_unit_precision=true" if strategy == "fsdp2" else ""
     yield Problem("C7", "wrappers", f"Named wrappers require strategy='fsdp' (FSDP1), not {strategy!r}{also}")
+
+
+def backend_problems(config: Any, strategy: str) -> Iterator[Problem]:
+    """Yield what an FsdpConfig asks of the engine ``strategy`` that this one has not."""
+    yield from strategy_problems(config, strategy)
+    if config.strategy not in (None, strategy):
+        yield Problem("", "strategy", f"is {config.strategy}, but this engine is {strategy}; set the key beside it")
+    if strategy == "fsdp":
+        if config.mixed_precision_policy.param_dtype is not None:
+            yield Problem("", "mixed_precision_policy", "is of fsdp2; strategy fsdp takes mixed_precision")
+        if config.param_offload:
+            yield Problem("", "param_offload", "FSDP1 cannot move its flat parameters; use strategy fsdp2")
+        return
+    if config.amp_autocast.enabled:
+        yield Problem("", "amp_autocast.enabled", f"is of strategy fsdp; {strategy} casts by dtype or mixed_precision")
+    blocks = {"mixed_precision": config.mixed_precision}
+    blocks |= {f"mixed_precision_policies.{name}": block for name, block in config.mixed_precision_policies.items()}
+    for where, block in blocks.items():
+        if block is not None and block.keep_low_precision_grads:
+            text = f"is of strategy fsdp; {strategy} gives gradients in the dtype of the parameters"
+            yield Problem("", f"{where}.keep_low_precision_grads", text)
 
 
 def _autocast_enabled(config: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,6 +19,9 @@ from plugrl_engine_fsdp.precision import Precision
 
 OptimizerState = dict[str, dict[str, torch.Tensor]]
 """``{published parameter name: {slot: tensor laid out like the parameter, or a scalar tensor}}``."""
+
+OptimizerParameter = tuple[int, str, torch.Tensor]
+"""(index of the group, published name, tensor laid out as the state of the parameter is)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +108,15 @@ class Layout(ABC):
     def loaded(self, policy: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take over what was read into some of the tensors of :meth:`named_tensors`, where they share no memory."""
         return None
+
+    def optimizer_parameters(
+        self, policy: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> Iterator[OptimizerParameter]:
+        """Yield every parameter that ``optimizer`` trains, in its order, as :meth:`optimizer_state` names them."""
+        names = parameter_names(policy)
+        for index, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                yield index, names[id(parameter)], parameter
 
     def optimizer_state(self, policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> OptimizerState:
         """The optimizer's state by published name, without parameters that have none; storage is shared."""

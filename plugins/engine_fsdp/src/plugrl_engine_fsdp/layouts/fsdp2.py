@@ -37,6 +37,7 @@ class Fsdp2Layout(Layout):
         options: dict[str, Any] = {"mesh": self.mesh, "ignored_params": self._ignored.parameters}
         if self.config.cpu_offload:
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.config.offload_pin_memory)
+        self._warn_of_buffers(plan)
         inner, outer = self._policies()
         for unit, module in plan.modules(policy):
             own = inner if unit.policy is None else self._named_policy(plan, unit)
@@ -71,6 +72,12 @@ class Fsdp2Layout(Layout):
         """The units of ``policy``, which is not yet sharded."""
         precision = unit_precision(self.config, self.context.precision)
         return log_notices(resolve_wrap_plan(policy, self.config, strategy="fsdp2", precision=precision))
+
+    @staticmethod
+    def _warn_of_buffers(plan: WrapPlan) -> None:
+        low = {unit.precision.buffer_dtype or "fp32" for unit in plan.units} - {"fp32"}
+        if low:
+            _log.warning("fsdp_config: buffer_dtype %s has no effect: fsdp2 leaves buffers alone", min(low))
 
     def _named_policy(self, plan: WrapPlan, unit: WrapUnit) -> MixedPrecisionPolicy:
         """Dtypes of a unit with a policy of its own; it returns what the unit around it computes in."""

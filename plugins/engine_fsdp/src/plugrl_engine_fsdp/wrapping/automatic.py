@@ -176,8 +176,9 @@ def _adapters(tree: ModuleTree) -> dict[str, str]:
     found = {}
     for path, module in tree.modules.items():
         weight = getattr(module, "weight", None)
-        leaf = path and not any(True for _ in module.children()) and isinstance(weight, nn.Parameter)
-        if leaf and weight.requires_grad and getattr(module, "_to_lora", True) is not False:
+        leaf = path and not any(True for _ in module.children())
+        trained = isinstance(weight, nn.Parameter) and weight.requires_grad
+        if leaf and trained and getattr(module, "_to_lora", True) is not False:
             found[path] = "trainable leaf of a frozen model"
     return found
 
