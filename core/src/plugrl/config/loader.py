@@ -26,7 +26,12 @@ from plugrl.registry import registry_of
 _S = TypeVar("_S", bound=BaseModel)
 
 _OWN_PATHS: tuple[KeyPath, ...] = (("trainer", "default_local_dir"), ("data", "train_files"), ("data", "val_files"))
-_PERHAPS_PATHS: tuple[KeyPath, ...] = (("model", "path"), ("critic", "model", "path"), ("trainer", "resume"))
+_PERHAPS_PATHS: tuple[KeyPath, ...] = (
+    ("model", "path"),
+    ("model", "lora", "path"),
+    ("critic", "model", "path"),
+    ("trainer", "resume"),
+)
 """Keys that hold a path, or a published name or a word: those that exist as a path are one."""
 
 

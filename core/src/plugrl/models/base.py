@@ -7,7 +7,8 @@ Text layout: ``input_ids`` [B, P+T] holds prompts left-padded to P and responses
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,26 @@ class BasePolicy(torch.nn.Module, ABC):
     def lora_targets(self) -> tuple[str, ...]:
         """Names of the linear modules that adapters attach to; empty when the policy supports none."""
         return ()
+
+    # ----------------------------------------------------------------- adapters
+    def adapter_config(self) -> dict[str, Any] | None:
+        """Return the configuration of the adapter that is trained on frozen weights, None without one.
+
+        Parameters of an adapter have published names of their own, those of the adapter's files; ``is_saved`` holds
+        for them alone.
+        """
+        return None
+
+    def adapter_disabled(self) -> AbstractContextManager[None]:
+        """Return the context in which the policy computes without its adapter."""
+        return nullcontext()
+
+    def merged_tensors(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Turn the stream of all full tensors under published names into that of the same policy without an adapter.
+
+        What the adapter adds is added to the weights; tensors without an adapter pass as they are.
+        """
+        return iter(tensors)
 
     def critic_parameters(self) -> tuple[str, ...]:
         """Names of the parameters that belong to a value head, so that they may be trained differently."""

@@ -70,7 +70,10 @@ def get_model(cfg: Any, torch_dtype: torch.dtype | str | None = None) -> Any:
     dtype = resolve_dtype(torch_dtype or values.get("precision") or "auto")
     # Before the model is built: patches replace classes that the builder is about to use.
     get_platform().apply_model_patches(model_type)
-    return builder(config, dtype)
+    policy = builder(config, dtype)
+    if getattr(config, "trains_adapter", False) and policy.adapter_config() is None:
+        raise ConfigError(f'model.lora: "{model_type}" trains no adapters; leave the section out to train all weights.')
+    return policy
 
 
 def get_processor(cfg: Any) -> TextProcessor:

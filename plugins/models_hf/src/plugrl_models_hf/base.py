@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from plugrl.models.base import BasePolicy
+from plugrl_models_hf.adapter import Adapter, attach, linear_names
+from plugrl_models_hf.adapter_files import merge_into
+from plugrl_models_hf.config import CausalLMConfig
 from plugrl_models_hf.quiet import quiet
 from plugrl_models_hf.tokenizer import HFTextProcessor
 
@@ -17,10 +23,13 @@ _PREFIX = "model."
 class HFPolicy(BasePolicy):
     """A policy around one Hugging Face model; parameters are published under the names of its checkpoints."""
 
-    def __init__(self, model: PreTrainedModel, processor: HFTextProcessor | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, processor: HFTextProcessor | None = None, adapter: Adapter | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.processor = processor
+        self._adapter = adapter
         self._tied = tied_duplicates(model)
 
     def wrap_units(self) -> tuple[str, ...]:
@@ -29,20 +38,32 @@ class HFPolicy(BasePolicy):
 
     def lora_targets(self) -> tuple[str, ...]:
         """Names of the linear modules inside the decoder layers, such as q_proj and down_proj."""
-        units = set(self.wrap_units())
-        blocks = (block for block in self.model.modules() if type(block).__name__ in units)
-        linear = {
-            name.rpartition(".")[2]
-            for block in blocks
-            for name, module in block.named_modules()
-            if isinstance(module, torch.nn.Linear)
-        }
-        return tuple(sorted(linear))
+        if self._adapter is not None:
+            return tuple(sorted({path.rpartition(".")[2] for path in self._adapter.layers}))
+        return lora_targets(self.model)
 
     def published_name(self, name: str) -> str | None:
         """Return the Hugging Face name of a parameter or buffer; None for a tied duplicate."""
         name = name.removeprefix(_PREFIX)
-        return None if name in self._tied else name
+        if name in self._tied:
+            return None
+        return name if self._adapter is None else self._adapter.published(name)
+
+    def is_saved(self, name: str) -> bool:
+        """All tensors, or those of the adapter alone."""
+        return self._adapter is None or self._adapter.is_own(name)
+
+    def adapter_config(self) -> dict[str, Any] | None:
+        """Return the content of ``adapter_config.json``, None without an adapter."""
+        return None if self._adapter is None else self._adapter.config()
+
+    def adapter_disabled(self) -> AbstractContextManager[None]:
+        """Return the context in which the frozen weights alone compute."""
+        return nullcontext() if self._adapter is None else self._adapter.disabled()
+
+    def merged_tensors(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Add the adapter to the weights of its layers as they pass."""
+        return iter(tensors) if self._adapter is None else self._adapter.merged(tensors)
 
     def save_config(self, directory: str | Path) -> None:
         """Write configuration, generation settings and tokenizer, as the model's own ``save_pretrained`` does."""
@@ -56,6 +77,27 @@ class HFPolicy(BasePolicy):
                 model.generation_config.save_pretrained(str(directory))
         if self.processor is not None:
             self.processor.save_pretrained(directory)
+        if self._adapter is not None:
+            self._adapter.save_config(directory)
+
+
+def lora_targets(model: PreTrainedModel) -> tuple[str, ...]:
+    """Return the names of the linear layers inside the decoder layers of a model without an adapter."""
+    units = set(model._no_split_modules or ())
+    blocks = (block for block in model.modules() if type(block).__name__ in units)
+    return tuple(sorted({name for block in blocks for name in linear_names(block)}))
+
+
+def with_adapter(
+    model: PreTrainedModel, cfg: CausalLMConfig, *, task: str, heads: Sequence[str] = ()
+) -> Adapter | None:
+    """Give the model the adapter that ``cfg`` asks for, or add one to its weights for good; see :func:`attach`."""
+    if cfg.lora is None:
+        return None
+    if cfg.lora.is_merged:
+        merge_into(model, str(cfg.lora.path))
+        return None
+    return attach(model, cfg, lora_targets(model), task=task, heads=heads) if cfg.lora.is_trained else None
 
 
 def tied_duplicates(model: PreTrainedModel) -> frozenset[str]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, model_validator
 
-from plugrl.config.schema import ModelConfig
+from plugrl.config.schema import LoraConfig, ModelConfig
 from plugrl.config.schema.base import Section
+from plugrl.config.schema.model import ADAPTER_CONFIG, holds_adapter
+from plugrl.errors import ConfigError
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 class CharacterTokenizerConfig(Section):
@@ -53,7 +59,9 @@ class CausalLMConfig(ModelConfig):
     """Where converted GGUF files are kept; null: the user's cache folder."""
 
     def from_folder(self, folder: str) -> CausalLMConfig:
-        """Return the same settings with weights and tokenizer of ``folder`` alone."""
+        """Return the same settings with weights and tokenizer of ``folder`` alone, or with the adapter it holds."""
+        if holds_adapter(folder):
+            return self.with_adapter(folder)
         return self.model_copy(update={"path": folder, "config": None, "gguf_file": None, "tokenizer": None})
 
     @model_validator(mode="after")
@@ -77,10 +85,35 @@ def resolve_config(cfg: Any) -> CausalLMConfig:
     Raises pydantic's ValidationError (a ValueError) for unknown keys and wrong values.
     """
     if isinstance(cfg, CausalLMConfig):
-        return cfg
+        return _with_base(cfg)
     if isinstance(cfg, BaseModel):
-        return CausalLMConfig.model_validate(cfg.model_dump(exclude_unset=True))
-    return CausalLMConfig.model_validate(_plain(cfg))
+        return _with_base(CausalLMConfig.model_validate(cfg.model_dump(exclude_unset=True)))
+    return _with_base(CausalLMConfig.model_validate(_plain(cfg)))
+
+
+def _with_base(config: CausalLMConfig) -> CausalLMConfig:
+    """Where ``path`` is the folder of an adapter, put its base there and the folder at ``lora.path``."""
+    folder = config.path
+    if folder is None or not holds_adapter(folder):
+        return config
+    file = Path(folder).expanduser() / ADAPTER_CONFIG
+    try:
+        base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"model.path: {file} cannot be read: {error}") from error
+    if not base:
+        raise ConfigError(
+            f"model.path: the adapter in {folder} names no base, since its base was built from model.config. Give "
+            f"that model.config, and model.lora.path={folder}."
+        )
+    lora = config.lora or LoraConfig()
+    if lora.path not in (None, folder):
+        raise ConfigError(f"model.lora.path: {lora.path}, but model.path is an adapter too: {folder}. Give one.")
+    enable = lora.enable if config.trains_adapter else "merge"
+    update: dict[str, Any] = {"path": str(base), "lora": lora.model_copy(update={"path": folder, "enable": enable})}
+    if config.tokenizer is None and any((file.parent / name).is_file() for name in _TOKENIZER_FILES):
+        update["tokenizer"] = folder
+    return config.model_copy(update=update)
 
 
 def _plain(value: Any) -> Any:

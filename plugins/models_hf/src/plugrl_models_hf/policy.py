@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from plugrl.errors import UnsupportedCapability
 from plugrl.models.factory import resolve_dtype
-from plugrl_models_hf.base import HFPolicy, prepare
+from plugrl_models_hf.adapter import Adapter
+from plugrl_models_hf.base import HFPolicy, prepare, with_adapter
 from plugrl_models_hf.config import resolve_config
 from plugrl_models_hf.layout import TextLayout
 from plugrl_models_hf.loading import load_model, random_model
@@ -26,9 +27,14 @@ class CausalLMPolicy(HFPolicy):
     """
 
     def __init__(
-        self, model: PreTrainedModel, processor: HFTextProcessor | None = None, *, remove_padding: bool = True
+        self,
+        model: PreTrainedModel,
+        processor: HFTextProcessor | None = None,
+        *,
+        adapter: Adapter | None = None,
+        remove_padding: bool = True,
     ) -> None:
-        super().__init__(model, processor)
+        super().__init__(model, processor, adapter)
         self._plain_head = has_plain_head(model)
         self._packs = remove_padding and self._plain_head and enable_packing(model, self._states)
 
@@ -94,8 +100,8 @@ def has_plain_head(model: PreTrainedModel) -> bool:
     head must receive the backbone's own states, and what it returns (here a wide ramp) must come out unchanged.
     """
     head = model.get_output_embeddings()
-    if head is None or model.base_model is model:
-        return False
+    if not isinstance(head, torch.nn.Linear) or model.base_model is model:
+        return False  # A head with an adapter does more than its weight says.
     received: list[torch.Tensor] = []
 
     def ramp(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
@@ -130,4 +136,5 @@ def build_causal_lm(cfg: Any, torch_dtype: torch.dtype | None = None) -> CausalL
     else:
         model, _ = load_model(AutoModelForCausalLM, config, dtype)
     prepare(model, gradient_checkpointing=config.enable_gradient_checkpointing)
-    return CausalLMPolicy(model, processor, remove_padding=config.use_remove_padding)
+    adapter = with_adapter(model, config, task="CAUSAL_LM")
+    return CausalLMPolicy(model, processor, adapter=adapter, remove_padding=config.use_remove_padding)

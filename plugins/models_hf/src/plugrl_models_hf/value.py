@@ -13,7 +13,8 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from plugrl.errors import ConfigError
 from plugrl.models.factory import resolve_dtype
-from plugrl_models_hf.base import HFPolicy, prepare
+from plugrl_models_hf.adapter import Adapter
+from plugrl_models_hf.base import HFPolicy, prepare, with_adapter
 from plugrl_models_hf.config import resolve_config
 from plugrl_models_hf.layout import TextLayout
 from plugrl_models_hf.loading import load_model, random_model
@@ -29,9 +30,14 @@ class CausalLMValue(HFPolicy):
     """Values of the states before each response token."""
 
     def __init__(
-        self, model: PreTrainedModel, processor: HFTextProcessor | None = None, *, remove_padding: bool = True
+        self,
+        model: PreTrainedModel,
+        processor: HFTextProcessor | None = None,
+        *,
+        adapter: Adapter | None = None,
+        remove_padding: bool = True,
     ) -> None:
-        super().__init__(model, processor)
+        super().__init__(model, processor, adapter)
         self._packs = remove_padding and enable_packing(model, self._states)
 
     def capabilities(self) -> frozenset[str]:
@@ -92,7 +98,9 @@ def build_causal_lm_value(cfg: Any, torch_dtype: torch.dtype | None = None) -> C
         raise
     zero_head(model, missing)
     prepare(model, gradient_checkpointing=config.enable_gradient_checkpointing)
-    return CausalLMValue(model, processor, remove_padding=config.use_remove_padding)
+    heads = [name for name in _HEAD_MODULES if hasattr(model, name)]
+    adapter = with_adapter(model, config, task="TOKEN_CLS", heads=heads)
+    return CausalLMValue(model, processor, adapter=adapter, remove_padding=config.use_remove_padding)
 
 
 def zero_head(model: PreTrainedModel, names: set[str]) -> None:

@@ -7,7 +7,7 @@ from plugrl.config.schema.algorithm import AlgorithmConfig, KlControlConfig
 from plugrl.config.schema.base import Section
 from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
 from plugrl.config.schema.data import DataConfig
-from plugrl.config.schema.model import ModelConfig
+from plugrl.config.schema.model import LoraConfig, ModelConfig
 from plugrl.config.schema.optim import CheckpointConfig, OptimConfig
 from plugrl.config.schema.parallelism import ParallelismConfig
 from plugrl.config.schema.rollout import RewardConfig, RolloutConfig, ValidationSampling
@@ -22,6 +22,7 @@ __all__ = [
     "CriticConfig",
     "DataConfig",
     "KlControlConfig",
+    "LoraConfig",
     "ModelConfig",
     "OptimConfig",
     "ParallelismConfig",
