@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,25 @@ class Manifest:
 
     sequence: counts up with every checkpoint written into one folder, whatever its step; the newest has the highest.
     files: by path relative to the checkpoint, with forward slashes.
+    ties: for each folder with a model (``.`` for the first), the further names of tied tensors and what they are
+    stored as.
     """
 
     step: int
     sequence: int
     files: dict[str, FileRecord]
     format_version: int = FORMAT_VERSION
+    ties: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @staticmethod
-    def of(directory: Path, *, step: int, sequence: int, known: Mapping[str, FileRecord] | None = None) -> Manifest:
+    def of(
+        directory: Path,
+        *,
+        step: int,
+        sequence: int,
+        known: Mapping[str, FileRecord] | None = None,
+        ties: Mapping[str, dict[str, str]] | None = None,
+    ) -> Manifest:
         """List every file in ``directory``. Those in ``known``, hashed as they were written, are not read again."""
         known = known or {}
         found = dict(files_in(directory))
@@ -56,7 +66,7 @@ class Manifest:
             records = {name: FileRecord(found[name].stat().st_size, digest)
                        for name, digest in zip(unknown, hashes, strict=True)}  # fmt: skip
         files = {name: known[name] if name in known else records[name] for name in found}
-        return Manifest(step=step, sequence=sequence, files=files)
+        return Manifest(step=step, sequence=sequence, files=files, ties=dict(ties or {}))
 
     @staticmethod
     def load(directory: Path) -> Manifest:
@@ -145,7 +155,13 @@ def _parse(text: str) -> Manifest:
     outside = [name for name in files if Path(name).is_absolute() or ".." in Path(name).parts]
     if outside:
         raise ValueError(f"{outside[0]} lies outside the checkpoint")
-    manifest = Manifest(step=int(raw["step"]), sequence=int(raw["sequence"]), files=files, format_version=version)
+    manifest = Manifest(
+        step=int(raw["step"]),
+        sequence=int(raw["sequence"]),
+        files=files,
+        format_version=version,
+        ties={str(folder): dict(names) for folder, names in raw.get("ties", {}).items()},
+    )
     if (version > 1 or _CHECKSUM in raw) and manifest._text() != text:
         raise ValueError("it was altered: its checksum is another one")
     return manifest

@@ -25,9 +25,13 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One process's contribution. files: by path relative to the folder of the part. notes: plain values for others."""
+    """One process's contribution. files: by path relative to the folder of the part. notes: plain values for others.
+
+    ties: for each further name of a tied tensor, the name under which it is stored.
+    """
 
     files: Mapping[str, FileRecord] = field(default_factory=dict)
+    ties: Mapping[str, str] = field(default_factory=dict)
     notes: Any = None
     error: str | None = None
 
@@ -42,6 +46,7 @@ def deliver(folder: Path, name: str, part: Part) -> None:
     """Put a part into ``folder``; it appears whole, then its announcement goes."""
     record = {
         "files": {path: [record.size, record.sha256] for path, record in part.files.items()},
+        "ties": dict(part.ties),
         "notes": part.notes,
         "error": part.error,
     }
@@ -84,21 +89,26 @@ def wait_for_all(root: Path, *, timeout_s: float) -> None:
         time.sleep(_POLL_S)
 
 
-def collect(root: Path) -> dict[str, FileRecord]:
-    """Take all parts away and return their files by path relative to ``root``. Raises CheckpointError for a failed one.
+def collect(root: Path) -> tuple[dict[str, FileRecord], dict[str, dict[str, str]]]:
+    """Take all parts away; returns their files, by path relative to ``root``, and for each folder its ties.
 
-    A file whose size on disk is another one is left out: who lists the folder then reads it.
+    A file whose size on disk is another one is left out: who lists the folder then reads it. Raises CheckpointError
+    for a part that failed.
     """
     files: dict[str, FileRecord] = {}
+    ties: dict[str, dict[str, str]] = {}
     for path in sorted(root.rglob(f"{_PART}*.json")):
-        for name, record in _read(path).files.items():
+        part = _read(path)
+        if part.ties:
+            ties.setdefault(path.parent.relative_to(root).as_posix(), {}).update(part.ties)
+        for name, record in part.files.items():
             target = path.parent / name
             if target.is_file() and target.stat().st_size == record.size:
                 files[target.relative_to(root).as_posix()] = record
         path.unlink()
     for path in root.rglob(f"{_PENDING}*"):
         path.unlink()
-    return files
+    return files, ties
 
 
 def _part_of(pending_path: Path) -> Path:
@@ -110,4 +120,4 @@ def _read(path: Path) -> Part:
     if raw["error"] is not None:
         raise CheckpointError(raw["error"])
     files = {name: FileRecord(int(size), str(sha256)) for name, (size, sha256) in raw["files"].items()}
-    return Part(files=files, notes=raw["notes"])
+    return Part(files=files, ties=raw["ties"], notes=raw["notes"])

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -37,7 +38,7 @@ class TensorSource(ABC):
     def close(self) -> None:
         """Close the files."""
 
-    def __enter__(self) -> TensorSource:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,7 +100,7 @@ def regions_of(target: torch.Tensor) -> Iterator[tuple[Region, torch.Tensor]]:
     found = local.__create_chunk_list__()
     if len(found) != 1:
         raise CheckpointError(f"a tensor in {len(found)} blocks per process is not supported.")
-    if memory.numel():
+    if memory.numel() or not local.numel():
         yield (tuple(found[0].offsets), tuple(found[0].sizes)), memory
 
 

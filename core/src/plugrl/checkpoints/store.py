@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plugrl.checkpoints import parts
+from plugrl.checkpoints.locate import locate
 from plugrl.checkpoints.manifest import MANIFEST_NAME, Manifest, sync
 from plugrl.checkpoints.pending import BackgroundCommit
 from plugrl.errors import CheckpointError, one_of
@@ -107,8 +108,9 @@ class CheckpointStore:
         try:
             with self._plain_errors(step):
                 parts.wait_for_all(folder, timeout_s=self.timeout_s)
-                known = parts.collect(folder)
-                manifest = Manifest.of(folder, step=step, sequence=self._next_sequence(), known=known)
+                known, ties = parts.collect(folder)
+                sequence = self._next_sequence()
+                manifest = Manifest.of(folder, step=step, sequence=sequence, known=known, ties=ties)
                 sync(folder, known)
                 manifest.save(folder)
                 sync_folder(folder)
@@ -212,8 +214,8 @@ class CheckpointStore:
         """Find a checkpoint and verify it.
 
         ``"auto"``: the newest that is whole, None when there is none; others are reported and skipped.
-        ``"disable"``: None. ``"last"``: what ``last`` points to. Anything else: a step's number, or the path of a
-        checkpoint or of a folder with checkpoints.
+        ``"disable"``: None. ``"last"``: what ``last`` points to. Anything else: a step's number, or a path
+        in or around a checkpoint, see :func:`plugrl.checkpoints.locate.locate`.
         Raises CheckpointError when what was named is missing, incomplete or altered.
         """
         if what == "disable":
@@ -228,7 +230,7 @@ class CheckpointStore:
                 f"trainer.resume: there is no checkpoint at {path}. Steps in {self.root}: "
                 f"{one_of(map(str, self.steps()))}. Allowed: {modes}."
             )
-        path = path.resolve()
+        path = locate(path)
         if not (path / MANIFEST_NAME).exists() and _step_folders(path):
             newest = CheckpointStore(path)._newest()
             if newest is None:
@@ -263,6 +265,12 @@ class CheckpointStore:
             except CheckpointError:
                 continue  # reported where it matters, see _newest
         return found
+
+
+def newest_step(root: Path) -> Path | None:
+    """Return the step last written into a folder of steps, its content unchecked; None when it holds no steps."""
+    manifests = CheckpointStore(root)._manifests() if root.is_dir() else {}
+    return max(manifests, key=lambda path: manifests[path].sequence, default=None)
 
 
 def sync_folder(path: Path) -> None:

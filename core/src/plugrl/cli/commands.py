@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "eval": "plugrl.cli.training:evaluate",
     "report": "plugrl.cli.report:report",
     "config": "plugrl.cli.config:app",
+    "checkpoint": "plugrl.cli.checkpoint:app",
     "data": "plugrl.cli.data:app",
     "plugins": "plugrl.cli.plugins:app",
 }

@@ -33,7 +33,7 @@ def cross_problems(config: RunConfig, task: Task = "train") -> list[str]:
 
 def _resume(config: RunConfig) -> Iterator[str]:
     resume = config.trainer.resume
-    if resume in RESUME_MODES or os.path.isdir(resume):
+    if resume in RESUME_MODES or os.path.exists(resume):
         return
     found = nearest(resume, RESUME_MODES)
     hint = f"; did you mean {found}?" if found else ""

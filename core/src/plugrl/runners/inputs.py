@@ -125,7 +125,8 @@ def _check_run(
     check_parts(config, needed)
     check_placed_engines(config, task, needed)
     run_dir = RunDirectory(config.trainer.default_local_dir)
-    store = CheckpointStore(run_dir.checkpoints, config.trainer.max_ckpt_to_keep)
+    trainer = config.trainer
+    store = CheckpointStore(run_dir.checkpoints, trainer.max_ckpt_to_keep, trainer.keep_every)
     if config.trainer.resume == "new":
         refuse_earlier_run(run_dir.path)
         return run_dir, store, None

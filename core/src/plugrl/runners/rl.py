@@ -99,10 +99,12 @@ class RlRun:
             profiled = number in self.config.trainer.profile_steps
             if profiled:
                 self.actor.profile(True)
+            self.store.check()
             yield Step(number)
             if profiled:
                 self.actor.profile(False)
             hooks.fire("after_train_step", context={"step": number})
+        self.store.finish()
 
     def sample(self, step: Step) -> Experience:
         """Draw the next prompts and ``rollout.n`` responses to each."""
@@ -272,20 +274,32 @@ class RlRun:
     def save(self, step: Step) -> None:
         """Write a checkpoint of this step: it appears only when it is whole."""
         with self.store.write(step.number) as directory:
-            self.actor.save(directory, step.number)
+            progress = self._progress()
+            self.actor.save(directory, step.number, progress)
             if self.components.critic is not None:
-                self.components.critic.save(directory / CRITIC, step.number)
+                self.components.critic.save(directory / CRITIC, step.number, progress)
             save_state(directory, step=step.number, sampler=self.data.sampler, kl_controller=self.kl_controller)
 
     def resume(self, checkpoint: Any) -> None:
         """Go on from a verified checkpoint: weights, optimizers, schedules, random states, data position."""
-        self.actor.load(checkpoint)
+        self.store.protect(checkpoint)
+        progress = self._progress()
+        self.actor.load(checkpoint, progress)
         if self.components.critic is not None:
-            self.components.critic.load(checkpoint / CRITIC)
+            self.components.critic.load(checkpoint / CRITIC, progress)
         step = load_state(checkpoint, sampler=self.data.sampler, kl_controller=self.kl_controller)
         self.first_step = step + 1
 
     # ----------------------------------------------------------------- details
+    def _progress(self) -> dict[str, Any]:
+        """What a checkpoint records of this run beside what the engines know."""
+        return {
+            "batch_size": self.config.data.train_batch_size,
+            "grad_accum_steps": 1,
+            "epoch": self.data.sampler.epoch,
+            "seed": self.config.trainer.seed,
+        }
+
     def _log(self, step: Step, experience: Experience) -> None:
         step.stop_clock()
         tensors = experience.tensors

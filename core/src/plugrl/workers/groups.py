@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,14 +61,17 @@ class TrainingGroup:
         """Start or stop the platform's profiler on all ranks."""
         self.group.execute("profile", on).wait(self.timeout)
 
-    def save(self, directory: Path, step: int) -> None:
-        """Write weights and training state of all ranks into ``directory``."""
-        directory.mkdir(parents=True, exist_ok=True)
-        self.group.execute("save", str(directory), step).wait(self.timeout)
+    def save(self, directory: Path, step: int, progress: Mapping[str, Any] | None = None) -> None:
+        """Write weights and training state of all ranks into ``directory``, perhaps in the background.
 
-    def load(self, directory: Path) -> None:
+        ``progress``: what the run alone knows and a checkpoint records.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        self.group.execute("save", str(directory), step, progress).wait(self.timeout)
+
+    def load(self, directory: Path, progress: Mapping[str, Any] | None = None) -> None:
         """Read what :meth:`save` wrote, perhaps with another number of ranks."""
-        self.group.execute("load", str(directory)).wait(self.timeout)
+        self.group.execute("load", str(directory), progress).wait(self.timeout)
 
     def close(self) -> None:
         """End the workers."""

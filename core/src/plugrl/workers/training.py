@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,18 +12,19 @@ from plugrl.config.schema import ActorConfig, CriticConfig, ModelConfig, OptimCo
 from plugrl.engines.base import BaseEngine, Batch, BatchOptions, LossFunction
 from plugrl.engines.registry import EngineRegistry
 from plugrl.metric import Metric
+from plugrl.models.registry import model_category
 from plugrl.runtime.weights import WeightRoute, WeightSender
 from plugrl.runtime.worker import Worker
 
-
-EngineType = Literal["language_model", "value_model"]
+EngineType = Literal["language_model", "value_model", "embodied_model"]
+"""A category of model types, as engines are registered for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSpec:
     """What a training worker builds.
 
-    engine_type: ``language_model`` or ``value_model``. section: the configuration of the component, which holds the
+    engine_type: see :func:`engine_type_of`. section: the configuration of the component, which holds the
     engine's own section. optim: None makes a forward-only engine. total_steps: length of the schedule in trainer steps.
     allocator_settings: see ``cluster.allocator_settings``. shares_device: whether another component works on the same
     device, so that cached memory is given back after use.
@@ -101,19 +102,26 @@ class TrainingWorker(Worker):
             self._sender = WeightSender(route)
         return self._sender.send(stream, version)
 
-    def save(self, directory: str, step: int) -> None:
+    def save(self, directory: str, step: int, progress: Mapping[str, Any] | None = None) -> None:
         """Write weights and training state into ``directory``. Collective."""
-        self.engine.save_checkpoint(directory, global_step=step)
+        self.engine.save_checkpoint(directory, global_step=step, progress=progress)
 
-    def load(self, directory: str) -> None:
+    def load(self, directory: str, progress: Mapping[str, Any] | None = None) -> None:
         """Read what :meth:`save` wrote, under any layout. Collective."""
-        self.engine.load_checkpoint(directory)
+        self.engine.load_checkpoint(directory, progress=progress)
 
     def close(self) -> None:
         """Free the weight channel, then the process group."""
         if self._sender is not None:
             self._sender.close()
         super().close()
+
+
+def engine_type_of(component: str, model: ModelConfig) -> EngineType:
+    """Return what kind of engine trains a component: the critic's for values, else that of the model's category."""
+    if component == "critic":
+        return "value_model"
+    return "embodied_model" if model_category(model.model_type) == "embodied" else "language_model"
 
 
 def build_engine(spec: EngineSpec) -> BaseEngine:

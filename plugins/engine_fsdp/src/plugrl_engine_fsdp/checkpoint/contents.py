@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from torch.distributed.tensor import DTensor
 
-from plugrl.checkpoints.layout import TIED, CheckpointFormat
+from plugrl.checkpoints.layout import CheckpointFormat
 from plugrl.engines.topology import Topology
 from plugrl.errors import CheckpointError, PlugRLError
 from plugrl_engine_fsdp.names import held_tensors
@@ -70,7 +70,7 @@ def weights(engine: DataParallelEngine) -> dict[str, torch.Tensor]:
 
 
 def tied_names(policy: Any) -> dict[str, str]:
-    """Metadata of a weights file: for each further name of a tied tensor, the name under which it is stored."""
+    """For each further name of a tied tensor, the name under which it is stored."""
     by_tensor: dict[int, list[str]] = {}
     for name, tensor in held_tensors(policy):
         by_tensor.setdefault(id(tensor), []).append(name)
@@ -79,7 +79,7 @@ def tied_names(policy: Any) -> dict[str, str]:
         published = [(name, policy.published_name(name)) for name in names]
         stored = next((other for _, other in published if other is not None), None)
         if stored is not None and policy.is_saved(stored):
-            ties.update({f"{TIED}{other or name}": stored for name, other in published if other != stored})
+            ties.update({other or name: stored for name, other in published if other != stored})
     return ties
 
 

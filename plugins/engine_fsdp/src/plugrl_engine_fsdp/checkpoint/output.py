@@ -51,6 +51,7 @@ class Output:
         self.folder = folder
         self.files: dict[str, FileRecord] = {}
         self.notes: dict[str, Any] = {}
+        self.ties: dict[str, str] = {}
         self._staging = staging
         self._calls: list[Callable[[], Any]] = []
         self._open: list[Writer] = []

@@ -24,6 +24,7 @@ from plugrl.checkpoints.layout import (
     SCHEDULER_FILE,
     SHARD_INDEX,
     STEP_FILE,
+    TIED,
     TRAINING_STATE,
     weights_file_name,
     writes_gathered,
@@ -185,6 +186,7 @@ class Saver:
         tensors = weights(engine) if averaged is None else averaged.weights(weights(engine))
         if rank() == 0:
             with guard:
+                output.ties = tied_names(engine.module)
                 folder.mkdir(parents=True, exist_ok=True)
                 engine.module.save_config(folder)  # type: ignore[operator]
         if writes_shards(kind, sharded=sharded):
@@ -192,7 +194,7 @@ class Saver:
             paths: Paths = {f"model.{name}": ("model", name) for name in tensors}
             self._shards(output, folder / MODEL_SHARDS, named, paths, indexes, guard)
         if writes_gathered(kind, sharded=sharded):
-            metadata = {"format": "pt", **tied_names(engine.module)}
+            metadata = {"format": "pt", **{f"{TIED}{name}": stored for name, stored in output.ties.items()}}
             self._gathered(engine, output, folder / weights_file_name(folder), tensors, metadata, guard)
 
     def _gathered(
@@ -287,7 +289,7 @@ def _complete(
         for folder, paths in indexes.items():
             notes = [output.notes[folder], *(other[folder] for other in others)]
             output.files[f"{folder}/{SHARD_INDEX}"] = write_index(output.folder / folder, notes, paths)
-    return Part(files=output.files, notes=output.notes)
+    return Part(files=output.files, ties=output.ties, notes=output.notes)
 
 
 def _hand_over(output: Output, part: Part) -> None:
