@@ -38,11 +38,13 @@ class Block(nn.Module):
 class BlockPolicy(BasePolicy):
     """Token policy of a few blocks; the head shares the embedding's weight."""
 
-    def __init__(self, width: int = 16, blocks: int = 3, dropout: float = 0.0, seed: int = 0):
+    def __init__(self, width: int = 16, blocks: int = 3, dropout: float = 0.0, seed: int = 0, spare: bool = False):
         super().__init__()
         torch.manual_seed(seed)
         self.embed = nn.Embedding(VOCABULARY, width)
         self.blocks = nn.ModuleList(Block(width, dropout) for _ in range(blocks))
+        if spare:
+            self.spare = Block(width, dropout)  # never called
         self.head = nn.Linear(width, VOCABULARY, bias=False)
         self.head.weight = self.embed.weight
         self.register_buffer("scale", torch.tensor(2.0))
@@ -80,7 +82,7 @@ class BlockPolicy(BasePolicy):
 
 def build(config: Mapping[str, Any], torch_dtype: torch.dtype | None = None) -> BlockPolicy:
     """Builder of the model type ``engine_test_blocks``."""
-    options = {key: value for key, value in config.items() if key in ("width", "blocks", "dropout", "seed")}
+    options = {key: value for key, value in config.items() if key in ("width", "blocks", "dropout", "seed", "spare")}
     return BlockPolicy(**options).to(torch_dtype or torch.float32)
 
 

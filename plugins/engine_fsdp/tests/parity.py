@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import block_policy as bp
@@ -104,3 +105,19 @@ def refused(rank: int, world: int, backend: str, config: dict[str, Any]) -> str:
     except ConfigError as error:
         return str(error)
     return ""
+
+
+def idle_unit_warnings(rank: int, world: int, backend: str) -> list[str]:
+    """What is logged in two steps of a policy with one block that is never called."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("plugrl_engine_fsdp").addHandler(handler)
+    try:
+        engine = make_engine(backend, spare=True)
+        for step in range(2):
+            with engine.train_mode():
+                engine.train_batch(share_of(rank, world, step), bp.token_mean_loss)
+    finally:
+        logging.getLogger("plugrl_engine_fsdp").removeHandler(handler)
+    return [message for message in messages if "never ran" in message]

@@ -22,8 +22,12 @@ LAYOUTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "fsdp2": (2, "fsdp2", {"parallelism": {"dp_shard": -1}, "reshard_after_forward": False}),
     "fsdp2 offloaded": (2, "fsdp2", {"cpu_offload": True}),
     "fsdp2 with modules left whole": (2, "fsdp2", {"ignored_modules": r"blocks\.1\.mlp\..*"}),
+    "fsdp1 full_shard": (4, "fsdp", {"sharding_strategy": "full_shard"}),
+    "fsdp1 shard_grad_op": (4, "fsdp", {"sharding_strategy": "shard_grad_op"}),
+    "fsdp1 no_shard": (2, "fsdp", {"sharding_strategy": "no_shard"}),
+    "fsdp1 hybrid_shard 2x2": (4, "fsdp", {"sharding_strategy": "hybrid_shard", "hybrid_shard_size": 2}),
+    "fsdp1 by parallelism": (4, "fsdp", {"parallelism": {"dp_replicate": 2, "dp_shard": 2}}),
 }
-EXPECTED = {"ddp4": "ddp", "ddp4 by parallelism": "ddp"}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,8 @@ def test_twenty_steps_with_accumulation_and_clipping_agree_with_one_process(
 ) -> None:
     world, backend, config = LAYOUTS[layout]
     runs = ranks.run(parity.train, backend, config, steps=STEPS, window=WINDOW, world=world)
-    assert all(run["layout"] == EXPECTED.get(layout, "fsdp2") for run in runs)
+    expected_layout = {"ddp4": "ddp", "ddp4 by parallelism": "ddp"}.get(layout, backend)
+    assert {run["layout"] for run in runs} == {expected_layout}
     assert max(one_process["norms"]) > parity.OPTIM["clip_grad"], "nothing was clipped"
     for run in runs:
         assert_same_training(run, one_process)
@@ -109,3 +114,10 @@ def test_layouts_that_do_not_fit_are_refused_on_every_rank(
     for text in ranks.run(parity.refused, backend, config, world=world):
         for part in parts:
             assert part in text
+
+
+@pytest.mark.parametrize("backend", ["fsdp2", "fsdp"])
+def test_a_unit_whose_forward_never_runs_is_named_once(ranks: RankPool, backend: str) -> None:
+    for messages in ranks.run(parity.idle_unit_warnings, backend, world=2):
+        (message,) = messages
+        assert "forward of 1 units never ran" in message and "(spare)" in message

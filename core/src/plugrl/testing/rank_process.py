@@ -54,6 +54,7 @@ def as_rank(rank: int, world: int, store: str | None, timeout_s: float) -> Itera
     if store is not None:
         timeout = timedelta(seconds=timeout_s)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timeout)
+        dist.barrier()  # A rank that is done at once must not leave while others still connect.
     try:
         with use_platform(CpuPlatform()):
             yield

@@ -16,6 +16,7 @@ from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.gradients import global_norm, local_gradients, scale_to_norm
 from plugrl_engine_fsdp.names import parameter_names, published_tensors
 from plugrl_engine_fsdp.precision import Precision
+from plugrl_engine_fsdp.wrapping.watch import UnitWatch
 
 OptimizerState = dict[str, dict[str, torch.Tensor]]
 """``{published parameter name: {slot: tensor laid out like the parameter, or a scalar tensor}}``."""
@@ -44,6 +45,7 @@ class Layout(ABC):
     def __init__(self, context: LayoutContext) -> None:
         self.context = context
         self.config = context.config
+        self.watch = UnitWatch(())
 
     # ----------------------------------------------------------------- forward and backward
     @abstractmethod

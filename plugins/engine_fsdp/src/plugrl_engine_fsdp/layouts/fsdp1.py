@@ -29,6 +29,7 @@ from plugrl_engine_fsdp.precision import DTYPES, unit_precision
 from plugrl_engine_fsdp.topology import sharding_strategy
 from plugrl_engine_fsdp.wrapping import WrapPlan, resolve_wrap_plan
 from plugrl_engine_fsdp.wrapping.gradients import check_gradient_dtypes
+from plugrl_engine_fsdp.wrapping.watch import UnitWatch
 
 _STRATEGIES = {
     "full_shard": ShardingStrategy.FULL_SHARD,
@@ -64,6 +65,7 @@ class Fsdp1Layout(Layout):
             unit = units.get(id(module))
             return False if unit is None else {"mixed_precision": _mixed_precision(unit.precision)}
 
+        self.watch = UnitWatch((unit.path, module) for unit, module in plan.modules(policy))
         ensure_process_group()
         with _quiet():
             self.mesh = self._make_mesh()

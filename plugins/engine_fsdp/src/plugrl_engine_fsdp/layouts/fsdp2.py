@@ -17,6 +17,7 @@ from plugrl_engine_fsdp.ignored import IgnoredParameters
 from plugrl_engine_fsdp.layouts.base import Layout
 from plugrl_engine_fsdp.precision import DTYPES, unit_precision
 from plugrl_engine_fsdp.wrapping import WrapPlan, WrapUnit, resolve_wrap_plan
+from plugrl_engine_fsdp.wrapping.watch import UnitWatch
 
 _log = logging.getLogger(__name__)
 MESH_NAMES = ("dp_replicate", "dp_shard")
@@ -44,6 +45,7 @@ class Fsdp2Layout(Layout):
             fully_shard(module, reshard_after_forward=self.config.reshard_after_forward, mp_policy=own, **options)
         # The root is needed again as soon as backward starts: freeing it in between would only cost a second gather.
         fully_shard(policy, reshard_after_forward=False, mp_policy=outer, **options)
+        self.watch = UnitWatch((unit.path, module) for unit, module in plan.modules(policy))
 
     def _policies(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:
         """Dtypes of the units and of the root, whose outputs losses take in fp32."""
