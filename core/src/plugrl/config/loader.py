@@ -52,6 +52,8 @@ def load_config(
     narrow_plugins(tree, plugin_options)
     load_named_plugins(tree)
     move_section_keys(tree)
+    if task == "sft":
+        tree.fill(("critic", "enable"), False)  # the estimator's wish for one concerns reinforcement learning
     fill_defaults(tree)
     composed = plugin_schema(tree)
     config = validated(composed.schema, tree, composed.owners)

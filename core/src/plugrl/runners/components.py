@@ -12,7 +12,7 @@ from plugrl.platforms import PlatformBase
 from plugrl.platforms.devices import groups_per_device
 from plugrl.runtime import RaySession, WorkerGroup, resolve_placement, wait_all
 from plugrl.workers.groups import RolloutGroup, TrainingGroup
-from plugrl.workers.training import EngineSpec
+from plugrl.workers.training import EngineSpec, engine_type_of
 
 TRAINING_WORKER = "plugrl.workers.training:TrainingWorker"
 SUPERVISED_WORKER = "plugrl.workers.supervised:SupervisedWorker"
@@ -151,7 +151,7 @@ def engine_spec(
         )  # fmt: skip
     section = config.actor if name == "actor" else config.ref
     return EngineSpec(
-        engine_type="language_model",
+        engine_type=engine_type_of(name, config.model),
         section=section,
         model=config.model,
         optim=(optim or config.actor.optim) if name == "actor" else None,

@@ -20,7 +20,7 @@ from plugrl.rollouts.registry import get_rollout
 from plugrl.runners.components import Component, check_sharing, placement
 from plugrl.runtime import RaySession
 from plugrl.tracking.tracker import check_loggers
-from plugrl.workers.training import EngineType, engine_section
+from plugrl.workers.training import engine_section, engine_type_of
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def check_parts(config: RunConfig, needed: tuple[Component, ...]) -> None:
             continue
         model = (config.critic.model if name == "critic" else None) or config.model
         MODELS.get(model.model_type)
-        kind: EngineType = "value_model" if name == "critic" else "language_model"
+        kind = engine_type_of(name, model)
         EngineRegistry.get_engine_cls(kind, getattr(config, name).strategy)
 
 
@@ -120,7 +120,7 @@ def check_engines(config: RunConfig, ranks: Mapping[str, int], optim: OptimConfi
         if name == "rollout":
             continue
         section = getattr(config, name)
-        kind: EngineType = "value_model" if name == "critic" else "language_model"
+        kind = engine_type_of(name, config.model)
         engine = EngineRegistry.get_engine_cls(kind, section.strategy)
         settings = optim if optim is not None and name == "actor" else getattr(section, "optim", None)
         given = engine_section(section, kind), settings, getattr(section, "checkpoint", None)

@@ -60,6 +60,8 @@ def _lead(link: Link, load: Callable[[], RunConfig]) -> None:
             lock.renew()
         for rank, host in enumerate(link.hosts()):
             print(f"rank {rank} of {link.launch.world_size}: {host}")
+        for rank in range(1, link.launch.world_size):
+            link.read(f"ready/{rank}")
         with recorded(config, inputs.run_dir, inputs.resume_from, phase="sft") as tracker:
             tracker.start_phase("sft", config.sft.total_steps, _step_of(inputs))
             group = SupervisedGroup(RanksHere(_worker(config, link), link))
@@ -77,6 +79,7 @@ def _follow(link: Link, load: Callable[[], RunConfig]) -> None:
     config = load()
     if _digest(config) != told["digest"]:
         raise ConfigError("The configuration or the plugins differ from those of rank 0: all nodes need the same.")
+    link.publish(f"ready/{link.launch.rank}", True)
     serve(_worker(config, link), link, config.cluster.step_timeout_s)
 
 

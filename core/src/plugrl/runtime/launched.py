@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +27,7 @@ _FAILED = "plugrl/failed"
 _LOOK_EVERY_S = 0.5
 _GRACE_S = 5.0
 """How long a rank may take to leave by itself once another one has failed."""
+_POLL_S = 0.05
 _LEAVE = "leave"
 
 
@@ -107,10 +109,26 @@ class Link:
         self._done.set()
         self._watcher.join(2 * _LOOK_EVERY_S)
         if error is None:
+            self._part()
             return
         other = self._report(error)
+        if self.launch.is_first:
+            self._linger()
         if other is not None:
             raise other from error
+
+    def _part(self) -> None:
+        """Rank 0 goes last: the store may live in its process, and the others may still have to read from it."""
+        try:
+            if not self.launch.is_first:
+                self.publish(f"left/{self.launch.rank}", True)
+                return
+            left = [f"word/left/{rank}" for rank in range(1, self.launch.world_size)]
+            deadline = time.monotonic() + _GRACE_S
+            while not self.store.check(left) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+        except RuntimeError:
+            pass  # the launcher has gone already, and the work is done
 
     # ----------------------------------------------------------------- failures
     def _report(self, error: BaseException) -> Exception | None:
@@ -118,9 +136,20 @@ class Link:
         try:
             mine = json.dumps({"rank": self.launch.rank, "host": socket.gethostname(), "text": one_line(error)})
             first = json.loads(self.store.compare_set(_FAILED, "", mine))
+            self.store.set(f"seen/{self.launch.rank}", "")
         except RuntimeError:  # the store is gone, and with it whoever could be told
             return None
         return None if first["rank"] == self.launch.rank else self._error(first)
+
+    def _linger(self) -> None:
+        """Rank 0: the store may live in this process; let the others read in it why they have to go."""
+        seen = [f"seen/{rank}" for rank in range(1, self.launch.world_size)]
+        deadline = time.monotonic() + 4 * _LOOK_EVERY_S
+        try:
+            while not self._watched.check(seen) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+        except RuntimeError:
+            pass  # it did not live here, and is gone
 
     def _error(self, failure: Mapping[str, Any]) -> Exception:
         rank, host = int(failure["rank"]), str(failure["host"])
@@ -140,6 +169,8 @@ class Link:
                 break
         else:
             return
+        if failed:
+            self._watched.set(f"seen/{self.launch.rank}", "")
         # What waits for the failed rank ends by itself as a rule, since its connections are gone.
         if not self._waits and self._done.wait(_GRACE_S):
             return
@@ -154,16 +185,18 @@ class Link:
         self.store.set(f"word/{name}", json.dumps(value))
 
     def read(self, name: str, timeout_s: float | None = None) -> Any:
-        """Return what a rank published, waiting for it. Raises WorkerTimeout."""
+        """Return what a rank published, waiting for it.
+
+        Raises WorkerTimeout, and WorkerError with the message of a rank that failed meanwhile.
+        """
         key = f"word/{name}"
-        self._wait(key, self.timeout_s if timeout_s is None else timeout_s)
+        self._wait_for([key], self.timeout_s if timeout_s is None else timeout_s)
         return json.loads(self.store.get(key))
 
     def hosts(self) -> list[str]:
-        """Return the host of each rank. Raises WorkerTimeout when one does not come."""
+        """Return the host of each rank. Raises as :meth:`read`, when one does not come."""
         keys = [f"host/{rank}" for rank in range(self.launch.world_size)]
-        for key in keys:
-            self._wait(key, self.timeout_s)
+        self._wait_for(keys, self.timeout_s)
         return [self.store.get(key).decode() for key in keys]
 
     def send(self, method: str, arguments: Mapping[str, Any]) -> None:
@@ -173,7 +206,16 @@ class Link:
 
     def receive(self, timeout_s: float) -> tuple[str, dict[str, Any]]:
         """Other ranks: return the next method to call and its arguments. Raises WorkerTimeout."""
-        method, arguments = self.read(f"call/{self._commands}", timeout_s)
+        key = f"word/call/{self._commands}"
+        self._waits = True
+        try:
+            # In one go, which is quickest; the watching thread ends this process when a rank fails meanwhile.
+            self.store.wait([key], timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            raise self._late([key], timeout_s) from error
+        finally:
+            self._waits = False
+        method, arguments = json.loads(self.store.get(key))
         self._commands += 1
         return method, arguments
 
@@ -183,19 +225,27 @@ class Link:
             self.store.delete_key(f"word/call/{self._forgotten}")
             self._forgotten += 1
 
-    def _wait(self, key: str, timeout_s: float) -> None:
-        self._waits = not self.launch.is_first  # rank 0 has a run to close
+    def _wait_for(self, keys: list[str], timeout_s: float) -> None:
+        """Look for keys again and again, and for a failure too."""
+        deadline = time.monotonic() + timeout_s
         try:
-            self.store.wait([key], timedelta(seconds=timeout_s))
+            while not self.store.check(keys):
+                if self.store.check([_FAILED]):
+                    raise self._error(json.loads(self.store.get(_FAILED)))
+                if time.monotonic() > deadline:
+                    raise self._late(keys, timeout_s)
+                time.sleep(_POLL_S)
         except RuntimeError as error:
-            raise WorkerTimeout(
-                f"Rank {self.launch.rank} has waited {timeout_s:.0f} s for {key.removeprefix('word/')}, which another "
-                "rank should have sent.",
-                group="ranks",
-                rank=self.launch.rank,
-            ) from error
-        finally:
-            self._waits = False
+            raise PlugRLError(f"Rank {self.launch.rank} has lost rank 0 or the launcher: {one_line(error)}") from error
+
+    def _late(self, keys: list[str], timeout_s: float) -> WorkerTimeout:
+        names = ", ".join(key.removeprefix("word/") for key in keys)
+        return WorkerTimeout(
+            f"Rank {self.launch.rank} has waited up to {timeout_s:.0f} s for {names}, which another rank should have "
+            "sent.",
+            group="ranks",
+            rank=self.launch.rank,
+        )
 
 
 def worker_here(worker_class: type[Worker], link: Link, *, platform: Any, num_threads: int, **keywords: Any) -> Worker:
@@ -260,11 +310,9 @@ class RanksHere:
         self._link.forget_calls()
 
     def close(self) -> None:
-        """Let the other ranks leave, close this worker, and wait for them: the store may live in this process."""
+        """Let the other ranks leave, and close this rank's worker."""
         self._link.send(_LEAVE, {})
         self._worker.close()
-        for rank in range(1, self.size):
-            self._link.read(f"left/{rank}", _GRACE_S)
 
 
 def serve(worker: Worker, link: Link, timeout_s: float) -> None:
@@ -273,6 +321,5 @@ def serve(worker: Worker, link: Link, timeout_s: float) -> None:
         method, arguments = link.receive(timeout_s)
         if method == _LEAVE:
             worker.close()
-            link.publish(f"left/{link.launch.rank}", True)
             return
         getattr(worker, method)(**arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plugrl.plugins import PLUGIN_API, ConfigSection, EngineEntry, Plugin
 
-_MODEL_TYPES = ("language_model", "value_model")
+_MODEL_TYPES = ("language_model", "value_model", "embodied_model")
 _NEEDS = ("torch", "safetensors")
 _CAPABILITIES = ("bf16", "cpu", "param_offload", "optimizer_offload", "gradient_checkpointing")
 _SECTION = ConfigSection(

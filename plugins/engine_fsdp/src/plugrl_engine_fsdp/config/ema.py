@@ -24,7 +24,9 @@ class EmaConfig(BaseModel):
 
     @model_validator(mode="after")
     def _one_rule(self) -> EmaConfig:
-        bounds = sorted({"min_decay", "max_decay", "inv_gamma", "power"} & self.model_fields_set)
+        fields = type(self).model_fields
+        bounds = [key for key in ("inv_gamma", "power", "min_decay", "max_decay")
+                  if getattr(self, key) != fields[key].default]  # fmt: skip
         if self.decay is not None and bounds:
             raise ValueError(f"decay is constant and leaves no schedule to {', '.join(bounds)}; give one or the other")
         if self.min_decay > self.max_decay:
