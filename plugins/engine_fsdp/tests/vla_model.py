@@ -107,8 +107,9 @@ class FlowPolicy(BasePolicy):
 
     _no_split_modules = ["EncoderLayer", "ExpertLayer"]
 
-    def __init__(self, depth: int = 2, seed: int = 0) -> None:
+    def __init__(self, depth: int = 2, seed: int = 0, embed_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
+        self.embed_dtype = embed_dtype
         torch.manual_seed(seed)
         self.img, self.expert = Img(WIDTH, depth), Expert(WIDTH, depth)
         self.action_in_proj, self.action_out_proj = nn.Linear(ACTION, WIDTH), nn.Linear(WIDTH, ACTION)
@@ -117,17 +118,14 @@ class FlowPolicy(BasePolicy):
             getattr(self, name)._fsdp_wrap_name = name
         self.query = nn.Parameter(torch.randn(WIDTH) * 0.02)
         self.register_buffer("frequencies", torch.linspace(0.1, 1.001, WIDTH))
-        self.seen: list[torch.dtype] = []
 
     def default_forward(self, forward_inputs: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         patches, actions, time = (forward_inputs[name] for name in ("patches", "action", "time"))
-        low = self.expert.layers[0].attention.weight.dtype
         context = self.img(patches).float().mean(1, keepdim=True)
         hidden = self.action_in_proj(actions) + context
         step = self.time_mlp_out(F.silu(self.time_mlp_in(time[:, None])))
         hidden = hidden + step[:, None] + self.frequencies.float() + self.query.float()
-        hidden = self.expert(hidden.to(low if low != torch.float32 else hidden.dtype))
-        self.seen.append(hidden.dtype)
+        hidden = self.expert(hidden.to(self.embed_dtype))
         moved = self.action_out_proj(hidden)
         error = (moved.float() - forward_inputs["target"]).square().mean(-1)
         return {"logprobs": -error, "moved": moved}
@@ -135,7 +133,8 @@ class FlowPolicy(BasePolicy):
 
 def build(config: Mapping[str, Any], torch_dtype: torch.dtype | None = None) -> FlowPolicy:
     """Builder of the model type ``engine_test_flow``."""
-    return FlowPolicy().to(torch_dtype or torch.float32)
+    embed = torch.bfloat16 if config.get("embed_dtype") == "bf16" else torch.float32
+    return FlowPolicy(embed_dtype=embed).to(torch_dtype or torch.float32)
 
 
 def make_batch(count: int = 4, seed: int = 0) -> dict[str, torch.Tensor]:

@@ -84,6 +84,7 @@ class Fsdp1Layout(Layout):
                 limit_all_gathers=self.config.limit_all_gathers,
                 cpu_offload=CPUOffload(offload_params=True) if self.config.cpu_offload else None,
             )
+            fsdp1_state.allow_kept_gradients(self._root)
             fsdp1_state.choose_form(self._root, sharded=self.is_sharded)
 
     def resolve_plan(self, policy: torch.nn.Module) -> WrapPlan:

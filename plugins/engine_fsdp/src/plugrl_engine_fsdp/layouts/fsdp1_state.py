@@ -125,6 +125,19 @@ class StateNames:
         optimizer.load_state_dict(FSDP.optim_state_dict_to_load(root, optimizer, whole))
 
 
+def allow_kept_gradients(root: FSDP) -> None:
+    """Let tied parameters hold gradients of another dtype.
+
+    FSDP1 gives the second name of a tie the gradient of the first by an assignment that torch 2.13 checks, while it
+    goes around that check everywhere else.
+    """
+    for module in FSDP.fsdp_modules(root):
+        handle = module._handle
+        if handle is not None and handle._keep_low_precision_grads and handle.flat_param._shared_params:
+            for parameter in handle.flat_param._shared_params:
+                parameter.grad_dtype = None
+
+
 def choose_form(root: FSDP, *, sharded: bool) -> None:
     """Let state dicts hold DTensors where parameters are sharded, whole tensors on every rank otherwise."""
     if sharded:
@@ -192,7 +205,7 @@ def reset(root: FSDP) -> None:
         if hasattr(flat, "_saved_grad_shard"):
             del flat._saved_grad_shard
         flat._post_backward_called = False  # type: ignore[attr-defined]
-        _reshard(module, handle, True)
+        _reshard(module, handle, handle.uses_sharded_strategy)
         flat.grad = None
     for parameter in root.parameters():
         parameter.grad = None
