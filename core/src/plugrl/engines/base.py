@@ -227,10 +227,15 @@ class BaseEngine(ABC):
 
     # ----------------------------------------------------------------- weights
     @abstractmethod
-    def get_per_tensor_param(self) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
-        """Return a stream of (published name, full tensor) and the adapter's configuration, None without one.
+    def get_per_tensor_param(
+        self, merged: bool = True
+    ) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
+        """Return a stream of (published name, full tensor), and the configuration of the adapter it is of.
 
-        Collective: all ranks consume the stream to its end. Names are those of the policy's own checkpoints.
+        Names are those of the model's own checkpoints, and what an adapter adds is in the weights: who receives them
+        needs to know of none, and the second value is None. ``merged=False`` streams the tensors of the adapter alone,
+        with its configuration; without an adapter it is the same as ``merged=True``. Collective: all ranks consume the
+        stream to its end.
         """
 
     def disable_adapter(self) -> AbstractContextManager[Any]:

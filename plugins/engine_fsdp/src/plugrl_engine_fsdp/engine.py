@@ -40,7 +40,7 @@ from plugrl_engine_fsdp.optim import (
     check_fp32_masters,
     parameter_groups,
 )
-from plugrl_engine_fsdp.precision import resolve_precision
+from plugrl_engine_fsdp.precision import adapter_precision, resolve_precision
 from plugrl_engine_fsdp.walk import Walk, zero_loss
 
 _log = logging.getLogger(__name__)
@@ -107,18 +107,19 @@ class DataParallelEngine(BaseEngine):
         self.device = _device_of(platform)
         self.trainable = self.settings is not None
         self.precision = resolve_precision(self.config, _read(self.model_config, "precision"), self.trainable, platform)
+        topology = self.resolve_topology(self.config, world_size())
+        problem = checkpoint.format_problem(self.checkpoint_config, topology) if self.trainable else None
+        if problem is not None:
+            raise ConfigError(problem)
+        policy = self._policy = self._build_policy()
         context = LayoutContext(
             config=self.config,
-            topology=self.resolve_topology(self.config, world_size()),
+            topology=topology,
             precision=self.precision,
             device=self.device,
             trainable=self.trainable,
         )
-        problem = checkpoint.format_problem(self.checkpoint_config, context.topology) if self.trainable else None
-        if problem is not None:
-            raise ConfigError(problem)
-        policy = self._policy = self._build_policy()
-        self.layout = self.layout_class(self.config, context.topology, self.trainable)(context)
+        self.layout = self.layout_class(self.config, topology, self.trainable)(context)
         self.layout.spread(policy)
         if self.settings is not None:
             check_fp32_masters(self.settings, self.layout)
@@ -139,6 +140,8 @@ class DataParallelEngine(BaseEngine):
             policy.requires_grad_(False)
         elif _read(self.model_config, "enable_gradient_checkpointing"):
             _enable_gradient_checkpointing(policy)
+        if self.trainable and policy.adapter_config() is not None:
+            self.precision = adapter_precision(policy, self.precision)
         policy.train(self.trainable)
         replicate_from_first_rank(policy)
         return policy
@@ -287,6 +290,7 @@ class DataParallelEngine(BaseEngine):
     ) -> BatchResult:
         """As the contract says; the metrics also count the steps skipped so far for a gradient that was not finite."""
         result = super().train_batch(data, loss_function, options, update_lr_scheduler)
+        self.layout.watch.report()
         result.metrics["skipped_steps"] = Metric(self.skipped_steps, "max")
         if self.scaler is not None:
             result.metrics["loss_scale"] = Metric(self.scaler.scale)
@@ -342,9 +346,20 @@ class DataParallelEngine(BaseEngine):
             lambda: checkpoint.weights(self), lambda tensors: self.layout.loaded(self.module, tensors)
         )
 
-    def get_per_tensor_param(self) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
+    def get_per_tensor_param(
+        self, merged: bool = True
+    ) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
         """Stream (published name, full tensor); off-loaded parameters are loaded while the stream runs. Collective."""
-        return export.stream(self), None
+        policy: Any = self.module
+        if merged:
+            return policy.merged_tensors(export.stream(self)), None
+        config = policy.adapter_config()
+        return export.stream(self, None if config is None else policy.is_saved), config
+
+    def disable_adapter(self) -> AbstractContextManager[Any]:
+        """The context in which the frozen weights alone compute."""
+        policy: Any = self.module
+        return policy.adapter_disabled()
 
     def save_checkpoint(
         self, local_path: str, global_step: int = 0, progress: Mapping[str, Any] | None = None, **kwargs: Any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,9 +34,12 @@ def write_full(target: torch.Tensor, full: torch.Tensor) -> None:
         target.to_local().copy_(parts[index])
 
 
-def stream(engine: DataParallelEngine) -> Iterator[tuple[str, torch.Tensor]]:
+def stream(
+    engine: DataParallelEngine, wanted: Callable[[str], bool] | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (published name, full tensor) on the device, one gathered tensor alive at a time. Collective.
 
+    ``wanted`` picks tensors by name; None takes all.
     Without sharding the tensors are the live weights, not copies: use them before the next optimizer step.
     """
     first = next(engine.module.parameters(), None)
@@ -45,7 +48,8 @@ def stream(engine: DataParallelEngine) -> Iterator[tuple[str, torch.Tensor]]:
         engine.to(engine.device.type, model=True, optimizer=False, grad=True)
     try:
         for name, tensor in engine.layout.named_tensors(engine.module).items():
-            yield name, full_tensor(tensor)
+            if wanted is None or wanted(name):
+                yield name, full_tensor(tensor)
     finally:
         if loaded_here:
             engine.to("cpu", model=True, optimizer=False, grad=True)

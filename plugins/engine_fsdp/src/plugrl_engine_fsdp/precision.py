@@ -63,6 +63,22 @@ def resolve_precision(
     return Precision(weights=weights, compute=compute, reduce=reduce)
 
 
+def adapter_precision(policy: torch.nn.Module, precision: Precision) -> Precision:
+    """Make all that is trained beside frozen weights fp32; returns the precision in which that trains.
+
+    The frozen weights keep their dtype. Raises ConfigError where compute in fp32 would meet weights of another dtype.
+    """
+    if precision.weights != torch.float32 and precision.compute == torch.float32:
+        raise ConfigError(
+            "fsdp_config.model_dtype: an adapter is fp32, and frozen weights of another dtype go with it in mixed "
+            "precision alone: set accelerator.mixed_precision (fsdp_config.dtype) to bf16, or leave model_dtype out"
+        )
+    for parameter in policy.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    return replace(precision, weights=torch.float32)
+
+
 def unit_precision(config: FsdpConfig, precision: Precision) -> UnitPrecision:
     """Return the precision of the units that have no policy of their own, as FSDP casts them.
 
