@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable
@@ -52,7 +51,7 @@ def _lead(link: Link, load: Callable[[], RunConfig]) -> None:
     with FolderLock(folder) as lock:
         inputs = check_sft_inputs(config, link.launch.world_size)
         go_on = not nothing_left(inputs, config)
-        link.publish("run", {"digest": _digest(config), "go_on": go_on})
+        link.publish("run", {"settings": _settings(config), "go_on": go_on})
         if not go_on:
             return
         if inputs.resume_from is None:
@@ -77,8 +76,13 @@ def _follow(link: Link, load: Callable[[], RunConfig]) -> None:
     if not told["go_on"]:
         return
     config = load()
-    if _digest(config) != told["digest"]:
-        raise ConfigError("The configuration or the plugins differ from those of rank 0: all nodes need the same.")
+    ours, first = _settings(config), told["settings"]
+    differing = sorted(key for key in ours.keys() | first.keys() if ours.get(key) != first.get(key))
+    if differing:
+        raise ConfigError(
+            f"The configuration or the plugins differ from those of rank 0 in {', '.join(differing[:5])}: all nodes "
+            "need the same files and packages."
+        )
     link.publish(f"ready/{link.launch.rank}", True)
     serve(_worker(config, link), link, config.cluster.step_timeout_s)
 
@@ -105,8 +109,15 @@ def _step_of(inputs: SftInputs) -> int:
     return int(inputs.resume_from.name) if inputs.resume_from is not None else 0
 
 
-def _digest(config: RunConfig) -> str:
-    """Return a hash of the configuration and the plugins; the folder of the run is rank 0's to choose."""
-    trainer = config.trainer.model_copy(update={"default_local_dir": ""})
-    text = config.model_copy(update={"trainer": trainer}).model_dump_json() + load_plugins().fingerprint
-    return hashlib.sha256(text.encode()).hexdigest()
+def _settings(config: RunConfig) -> dict[str, str]:
+    """Return every key of the configuration as text, and the plugins; the folder of the run is rank 0's to choose."""
+    found = {"plugins": load_plugins().fingerprint}
+    rest: list[tuple[str, Any]] = [("", config.model_dump(mode="json"))]
+    while rest:
+        path, value = rest.pop()
+        if isinstance(value, dict):
+            rest += [(f"{path}.{key}".lstrip("."), below) for key, below in value.items()]
+        else:
+            found[path] = repr(value)
+    found.pop("trainer.default_local_dir")
+    return found

@@ -108,12 +108,14 @@ class Link:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         self._done.set()
         self._watcher.join(2 * _LOOK_EVERY_S)
+        other = None
         if error is None:
             self._part()
-            return
-        other = self._report(error)
-        if self.launch.is_first:
-            self._linger()
+        else:
+            other = self._report(error)
+            if self.launch.is_first:
+                self._linger()
+        del self.store, self._watched, self.base  # closes the store, if it lives here
         if other is not None:
             raise other from error
 
