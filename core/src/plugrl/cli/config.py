@@ -1,4 +1,4 @@
-"""`plugrl config`: show, schema, check."""
+"""`plugrl config`: show, schema, check, wrap-plan."""
 
 from __future__ import annotations
 
@@ -67,6 +67,33 @@ def check(
     console.answer(
         f"{config}: no problem found{'' if complete else ' in its keys; data, model and devices unchecked'}."
     )
+
+
+@app.command("wrap-plan", context_settings={"ignore_unknown_options": True})
+def wrap_plan(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    plugin: PluginOptions = None,
+    task: TaskOption = "train",
+    component: Annotated[
+        Literal["actor", "critic", "ref"], typer.Option("--component", help="Whose model is planned.")
+    ] = "actor",
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", min=1, help="Plan for so many ranks, not for those that are placed.")
+    ] = None,
+) -> None:
+    """Print into which units an engine would cut the model, in which precision each computes, and why."""
+    console.reserve_output()
+    loaded = load(config, overrides, plugin, task)
+    from plugrl.engines.wrap_plan import COLUMNS
+    from plugrl.runners.wrap_plan import wrap_plan as plan_of
+
+    plan = plan_of(loaded, component, ranks)
+    console.answer(console.plain_table(COLUMNS, plan.rows))
+    for text in plan.notices:
+        console.answer(f"note: {text}")
+    for text in plan.warnings:
+        console.warn(text)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

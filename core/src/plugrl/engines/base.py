@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from plugrl.engines.topology import Topology
+from plugrl.engines.wrap_plan import WrapPlanTable
 from plugrl.metric import Metric
 
 Batch: TypeAlias = Mapping[str, torch.Tensor]
@@ -116,6 +117,15 @@ class BaseEngine(ABC):
         Called where the run is started, before a model is built or a worker launched. The default has no objections.
         """
         yield from ()
+
+    @classmethod
+    def wrap_plan(cls, model_config: Any, engine_config: Any, optimizer_config: Any, world_size: int) -> WrapPlanTable:
+        """Say into which units the model would be cut with so many ranks, without training anything.
+
+        ``plugrl config wrap-plan`` prints it. The default knows one unit, the model.
+        """
+        model_type = str(getattr(model_config, "model_type", "the model"))
+        return WrapPlanTable(rows=(("(root)", model_type, "", "", "this engine does not cut models into units"),))
 
     @property
     def topology(self) -> Topology:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import torch
 
     from plugrl.models.processor import TextProcessor
+
+logger = logging.getLogger(__name__)
 
 _DTYPES = {
     "fp32": "float32",
@@ -74,6 +77,23 @@ def get_model(cfg: Any, torch_dtype: torch.dtype | str | None = None) -> Any:
     if getattr(config, "trains_adapter", False) and policy.adapter_config() is None:
         raise ConfigError(f'model.lora: "{model_type}" trains no adapters; leave the section out to train all weights.')
     return policy
+
+
+def get_model_skeleton(cfg: Any, torch_dtype: torch.dtype | str | None = None) -> Any:
+    """Build the policy to look at its modules: without memory for weights where its builder can, else as it is.
+
+    Raises as :func:`get_model`.
+    """
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return get_model(cfg, torch_dtype)
+    except STOPS:
+        raise
+    except BaseException as error:  # A third party's builder may do anything that a tensor without values cannot.
+        logger.debug("built with its weights, since without them: %s", one_line(error))
+    return get_model(cfg, torch_dtype)
 
 
 def get_processor(cfg: Any) -> TextProcessor:

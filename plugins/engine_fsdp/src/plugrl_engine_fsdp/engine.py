@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from plugrl.engines.base import BaseEngine, Batch, BatchOptions, BatchResult, LossContext, LossFunction
 from plugrl.engines.batching import split_micro_batches
 from plugrl.engines.topology import Topology
+from plugrl.engines.wrap_plan import WrapPlanTable
 from plugrl.errors import ConfigError
 from plugrl.metric import Metric
 from plugrl.models import get_model
@@ -42,6 +43,7 @@ from plugrl_engine_fsdp.optim import (
 )
 from plugrl_engine_fsdp.precision import adapter_precision, resolve_precision
 from plugrl_engine_fsdp.walk import Walk, zero_loss
+from plugrl_engine_fsdp.wrapping.report import planned_table
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +85,13 @@ class DataParallelEngine(BaseEngine):
         config = as_fsdp_config(engine_config)
         trainable = optimizer_config is not None and not config.forward_only
         yield from requirements.problems(cls, config, checkpoint_config, trainable=trainable, world_size=world_size)
+
+    @classmethod
+    def wrap_plan(cls, model_config: Any, engine_config: Any, optimizer_config: Any, world_size: int) -> WrapPlanTable:
+        """As the contract says, from the model on the meta device where it can be built there."""
+        config = as_fsdp_config(engine_config)
+        trainable = optimizer_config is not None and not config.forward_only
+        return planned_table(cls, config, model_config, trainable=trainable, world_size=world_size)
 
     @classmethod
     @abstractmethod

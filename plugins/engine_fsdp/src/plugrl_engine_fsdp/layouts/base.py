@@ -42,6 +42,9 @@ class Layout(ABC):
     name: ClassVar[str]
     """As it stands in checkpoints and messages."""
 
+    has_units: ClassVar[bool] = False
+    """Whether the policy is cut into units that a wrap plan decides."""
+
     def __init__(self, context: LayoutContext) -> None:
         self.context = context
         self.config = context.config

@@ -44,6 +44,7 @@ class Fsdp1Layout(Layout):
     """torch's FSDP1 around the policy; the policy's submodules that are units are replaced by wrappers."""
 
     name = "fsdp"
+    has_units = True
     _policy: torch.nn.Module
     _root: FSDP
 

@@ -27,6 +27,7 @@ class Fsdp2Layout(Layout):
     """Parameters, gradients and optimizer state sharded, gathered unit by unit in a forward."""
 
     name = "fsdp2"
+    has_units = True
     _policy: torch.nn.Module
 
     def spread(self, policy: torch.nn.Module) -> None:

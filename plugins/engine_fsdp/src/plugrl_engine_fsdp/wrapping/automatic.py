@@ -104,7 +104,7 @@ def _unknown_class(tree: ModuleTree, name: str, key: str) -> str:
     hint = nearest(name, tree.class_names)
     return (
         f"fsdp_config.wrap_policy.{key}: the model has no module of class {name!r}"
-        + (f"; did you mean {hint!r}?" if hint else "")
+        + (f"; did you mean {hint!r}?" if hint else ".")
         + f" It has: {one_of(tree.class_names)}"
     )
 

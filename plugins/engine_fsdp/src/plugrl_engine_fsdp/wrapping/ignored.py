@@ -29,7 +29,7 @@ def ignored_paths(tree: ModuleTree, pattern: str | None, classes: Iterable[str] 
             hint = nearest(name, tree.class_names)
             raise ConfigError(
                 f"fsdp_config.ignored_module_classes: the model has no module of class {name!r}"
-                + (f"; did you mean {hint!r}?" if hint else "")
+                + (f"; did you mean {hint!r}?" if hint else ".")
                 + f" It has: {one_of(tree.class_names)}"
             )
         found.update(paths)
