@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FAILED = "plugrl/failed"
 _LOOK_EVERY_S = 0.5
-_GRACE_S = 5.0
+_GRACE_S = 3.0
 """How long a rank may take to leave by itself once another one has failed."""
 _POLL_S = 0.05
 _LEAVE = "leave"
