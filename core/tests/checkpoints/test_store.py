@@ -41,6 +41,7 @@ def save(store: CheckpointStore, step: int, content: bytes = b"weights") -> Path
         (folder / "pretrained_model" / "model.safetensors").write_bytes(content)
         (folder / "training_state").mkdir()
         (folder / "training_state" / "training_step.json").write_text(json.dumps({"step": step}))
+    store.finish()
     return store.path_of(step)
 
 

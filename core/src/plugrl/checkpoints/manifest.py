@@ -136,14 +136,19 @@ def sha256_of(path: Path) -> str:
 def sync(directory: Path, known: Mapping[str, FileRecord] | None = None) -> None:
     """Force every file below ``directory`` and the folders to disk, without the files in ``known``: they are there."""
     known = known or {}
-    for path in [directory, *directory.rglob("*")]:
-        if path.relative_to(directory).as_posix() in known:
-            continue
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    unsure = [path for path in directory.rglob("*") if path.relative_to(directory).as_posix() not in known]
+    # At the same time: file systems with a journal then write it once for all of them.
+    with ThreadPoolExecutor(min(len(unsure), 16) or 1) as pool:
+        list(pool.map(_sync_one, unsure))
+    _sync_one(directory)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _parse(text: str) -> Manifest:

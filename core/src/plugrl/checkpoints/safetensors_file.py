@@ -76,13 +76,16 @@ class SafetensorsWriter:
         return len(text).to_bytes(8, "little") + text
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Write the next tensor, from any device. ValueError when it is not the next, or another than announced."""
+        """Write the next tensor, from any device; it must not change before the file is closed.
+
+        ValueError when it is not the next, or another than announced.
+        """
         if self._next >= len(self.names) or name != self.names[self._next]:
             raise ValueError(f"{self.file.path.name}: {name} is not the next tensor to write")
         if TensorSpec.of(tensor) != self.specs[name]:
             raise ValueError(f"{name} is {TensorSpec.of(tensor)}, announced was {self.specs[name]}")
         self._next += 1
-        self.file.write(bytes_of(tensor))
+        self.file.write_stable(bytes_of(tensor))
 
     def close(self) -> FileRecord:
         """Sync the file; returns its size and hash. ValueError when tensors are missing."""

@@ -29,12 +29,14 @@ from torch.distributed.checkpoint.metadata import (
 from plugrl.checkpoints.hashed_file import HashedFile
 from plugrl.checkpoints.layout import SHARD_INDEX
 from plugrl.checkpoints.manifest import FileRecord
-from plugrl.checkpoints.safetensors_file import DTYPES, TensorSpec
+from plugrl.checkpoints.safetensors_file import DTYPES, TensorSpec, bytes_of
 from plugrl.checkpoints.source import TensorSource
 from plugrl.checkpoints.unpickling import read_index
 from plugrl.errors import CheckpointError
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
+_LARGE = 1 << 20
+"""Bytes from which a piece of an archive can only be the tensor's own."""
 _READ_FAULTS = (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError)
 
 
@@ -60,12 +62,15 @@ class ShardWriter:
         self.blocks: list[Block] = []
 
     def add(self, name: str, block: torch.Tensor, spec: TensorSpec, offsets: Sequence[int]) -> None:
-        """Append a block that starts at ``offsets`` of the tensor ``name``, which as a whole is as ``spec`` says."""
+        """Append a block that starts at ``offsets`` of the tensor ``name``, which as a whole is as ``spec`` says.
+
+        The block must not change before the file is closed.
+        """
         value = block.detach().cpu().contiguous()
         if value.untyped_storage().nbytes() != value.nbytes:
             value = value.clone()  # or torch would store all that the memory holds
         start = self.file.size
-        torch.save(value, cast(IO[bytes], self.file))
+        torch.save(value, cast(IO[bytes], _Archive(self.file, value)))
         self.blocks.append(
             Block(
                 name=name,
@@ -90,6 +95,28 @@ class ShardWriter:
     def notes(self) -> list[dict[str, Any]]:
         """What the writer of the index must know of this rank, as plain values."""
         return [asdict(block) for block in self.blocks]
+
+
+class _Archive:
+    """The stream that torch writes an archive of one tensor into.
+
+    torch frees its own small pieces after each call; the piece with the tensor's bytes is the tensor's memory.
+    """
+
+    def __init__(self, file: HashedFile, tensor: torch.Tensor) -> None:
+        self._file = file
+        self._bytes = bytes_of(tensor)
+
+    def write(self, data: memoryview) -> int:
+        """Append a piece of the archive."""
+        if len(data) == len(self._bytes) and len(data) >= _LARGE:
+            self._file.write_stable(self._bytes)
+        else:
+            self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing to do: the file knows when."""
 
 
 def write_index(

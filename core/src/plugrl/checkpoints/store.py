@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,6 +74,7 @@ class CheckpointStore:
         self.timeout_s = timeout_s
         self._protected: set[Path] = set()
         self._background: BackgroundCommit | None = None
+        self._removers: list[threading.Thread] = []
 
     # ----------------------------------------------------------------- writing
     @contextmanager
@@ -138,12 +140,17 @@ class CheckpointStore:
             done.raise_error()
 
     def finish(self) -> None:
-        """Wait until the step that is completed in the background is there. Raises CheckpointError as :meth:`check`."""
+        """Wait until the step that is completed in the background is there, and pruned ones are gone.
+
+        Raises CheckpointError as :meth:`check`.
+        """
         if self._background is not None:
             try:
                 self._background.wait(self.timeout_s)
             finally:
                 self._background = None
+        while self._removers:
+            self._removers.pop().join(self.timeout_s)
 
     def protect(self, path: str | Path) -> None:
         """Never prune this checkpoint: the run goes on from it."""
@@ -182,7 +189,10 @@ class CheckpointStore:
         """Take the name away before the content: an interrupted removal leaves no half checkpoint."""
         doomed = self.root / f"{_DELETED}{path.name}-{uuid.uuid4().hex[:8]}"
         os.rename(path, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        # Freeing gigabytes takes a disk a while, for which training need not wait; the interpreter's end does.
+        remover = threading.Thread(target=shutil.rmtree, args=(doomed,), kwargs={"ignore_errors": True})
+        remover.start()
+        self._removers.append(remover)
 
     def _tidy(self) -> None:
         """Finish what an earlier process could not: put a replaced step back, remove unfinished and deleted ones."""

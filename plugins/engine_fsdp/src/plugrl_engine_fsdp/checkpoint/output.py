@@ -52,9 +52,15 @@ class Output:
         self.files: dict[str, FileRecord] = {}
         self.notes: dict[str, Any] = {}
         self.ties: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
         self._staging = staging
         self._calls: list[Callable[[], Any]] = []
         self._open: list[Writer] = []
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether tensors are copied now and written later."""
+        return self._staging is not None
 
     def put(self, write: Callable[[torch.Tensor], Any], tensor: torch.Tensor, *, own: bool = False) -> None:
         """Hand ``tensor`` to ``write`` now or later. ``own``: nobody else changes it, so that it needs no copy."""
@@ -79,6 +85,8 @@ class Output:
     def _close(self, writer: Writer) -> None:
         self.files[str(writer.file.path.relative_to(self.folder))] = writer.close()
         self._open.remove(writer)
+        for name, taken in writer.file.seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + taken
         if isinstance(writer, ShardWriter):
             self.notes[str(writer.file.path.parent.relative_to(self.folder))] = writer.notes()
 

@@ -65,7 +65,11 @@ Paths = dict[str, tuple[str, ...]]
 
 
 class Saver:
-    """Saves one engine. ``seconds``: what each part of the latest save took on this rank, as far as training waited."""
+    """Saves one engine.
+
+    ``seconds``: what the parts of the latest save took on this rank, as far as training waited: ``gather``, ``copy`` to
+    host memory or ``put`` into files (of which ``hash`` and ``write`` run side by side), ``sync``, ``index``.
+    """
 
     def __init__(self, timeout_s: float = SAVE_TIMEOUT_S) -> None:
         self.timeout_s = timeout_s
@@ -127,6 +131,7 @@ class Saver:
             with guard:
                 _hand_over(output, complete(output))
         raise_together(guard.error, doing)
+        self.seconds |= output.seconds
         if rank() == 0:
             with guard, self._timed("index"):
                 _hand_over(output, complete(output))
@@ -217,10 +222,10 @@ class Saver:
             with self._timed("gather"):
                 whole = gather(tensors[name], engine.device)
             if writer is not None and guard.error is None:
-                with guard, self._timed("copy or write"):
+                with guard, self._timed("copy" if output.is_staged else "put"):
                     output.put(partial(writer.add, name), whole, own=is_spread(tensors[name]))
         if writer is not None and guard.error is None:
-            with guard, self._timed("sync"):
+            with guard:
                 output.closed(writer)
 
     def _shards(
@@ -236,7 +241,7 @@ class Saver:
         indexes[str(folder.relative_to(output.folder))] = paths
         if guard.error is not None:
             return
-        with guard, self._timed("copy or write"):
+        with guard, self._timed("copy" if output.is_staged else "put"):
             writer = ShardWriter(folder, rank())
             output.opened(writer)
             for index, (name, tensor) in enumerate(tensors.items()):
@@ -245,7 +250,7 @@ class Saver:
                     for (offsets, _), block in regions_of(tensor):
                         output.put(partial(_add_block, writer, name, spec, offsets), block)
         if guard.error is None:
-            with guard, self._timed("sync"):
+            with guard:
                 output.closed(writer)
 
     @contextmanager
