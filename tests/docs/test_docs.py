@@ -25,7 +25,7 @@ from plugrl.registry import registry_of
 EXAMPLE = "examples/quickstart.yaml"
 TOP_FOLDERS = ("core/", "plugins/", "tests/", "docs/", "examples/", "benchmarks/", ".ci/")
 EVERYWHERE = {"--help", "--debug", "--version"}
-WITH_CONFIG = ("train", "sft", "eval", "config show", "config check")
+WITH_CONFIG = ("train", "sft", "eval", "config show", "config check", "config wrap-plan")
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*(=[A-Z_]+)?(\.\.\.)?|\[.*")
 
 

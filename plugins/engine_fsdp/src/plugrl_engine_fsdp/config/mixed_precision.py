@@ -51,11 +51,12 @@ class UnitPrecision:
         return dtypes not in ({None}, {"fp32"})
 
     def __str__(self) -> str:
-        param, reduce, buffer = (getattr(self, name) or "as is" for name in DTYPE_FIELDS)
+        rest = {"reduce": self.reduce_dtype, "buffers": self.buffer_dtype}
+        dtypes = [self.param_dtype or "as the weights", *(f"{name} {dtype}" for name, dtype in rest.items() if dtype)]
         words = {"keep_low_precision_grads": "gradients kept low", "cast_forward_inputs": "inputs not cast"}
         words["cast_root_forward_inputs"] = "root inputs not cast"
         unusual = [text for name, text in words.items() if getattr(self, name) != FLAG_FIELDS[name]]
-        return ", ".join([f"{param}, reduced in {reduce}, buffers {buffer}", *unusual])
+        return ", ".join([*dtypes, *unusual])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from plugrl.engines.wrap_plan import WrapPlanTable
 from plugrl.models.factory import get_model_skeleton
 from plugrl.platforms import get_platform
 from plugrl_engine_fsdp.config import FsdpConfig
-from plugrl_engine_fsdp.config.mixed_precision import UnitPrecision, backend_problems
+from plugrl_engine_fsdp.config.mixed_precision import backend_problems
 from plugrl_engine_fsdp.config.problems import WrapConfigError
 from plugrl_engine_fsdp.precision import resolve_precision, unit_precision
 from plugrl_engine_fsdp.wrapping.plan import WrapPlan, WrapUnit, resolve_wrap_plan
@@ -89,4 +89,4 @@ def _path(units: list[WrapUnit]) -> str:
 def _precision(unit: WrapUnit) -> str:
     if unit.policy is not None:
         return f"{unit.policy}: {unit.precision}"
-    return "as the weights" if unit.precision == UnitPrecision() else str(unit.precision)
+    return str(unit.precision)
