@@ -26,4 +26,5 @@ lint: setup
 bench: setup
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/grpo_step.py
+	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python -m pytest -q -m slow

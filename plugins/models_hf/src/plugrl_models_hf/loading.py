@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from plugrl.checkpoints.layout import MODEL_SHARDS
 from plugrl.errors import ConfigError
 from plugrl_models_hf.config import CausalLMConfig
 from plugrl_models_hf.gguf import converted_folder
@@ -42,7 +43,9 @@ def load_model(
     """
     folder = model_folder(cfg)
     if not any((folder / name).is_file() for name in _WEIGHTS):
-        raise ConfigError(f"model.path: {cfg.path} has no weights: none of {', '.join(_WEIGHTS)}.")
+        shards = folder / MODEL_SHARDS
+        hint = f" Make one file of {shards.name}/: plugrl checkpoint convert {folder}" if shards.is_dir() else ""
+        raise ConfigError(f"model.path: {cfg.path} has no weights: none of {', '.join(_WEIGHTS)}.{hint}")
     local = {"trust_remote_code": cfg.trust_remote_code, "local_files_only": True}
     try:
         config = AutoConfig.from_pretrained(folder, **local)
