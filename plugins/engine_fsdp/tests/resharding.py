@@ -114,6 +114,17 @@ def read(
     return results
 
 
+def half_precision(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Save an fp16 run under FSDP2 in both forms, and load it again: what was saved, and the loss scale."""
+    config = {"dtype": "fp16", "grad_scaler": {"init_scale": 512.0, "growth_interval": 2}}
+    engine = make_engine("fsdp2", config, {"format": "safetensors_dcp"})
+    train(engine, rank, world, 0, 3)
+    save(engine, folder, 3, rank)
+    other = make_engine("fsdp2", config)
+    other.load_checkpoint(f"{folder}/000003")
+    return {"saved": state_of(engine), "loaded": state_of(other), "scale": other.scaler.state_dict()}
+
+
 def refused(rank: int, world: int, backend: str, config: dict[str, Any], folder: str, **model: Any) -> str:
     """The text with which loading ``folder`` fails; the engine is as it was."""
     engine = make_engine(backend, config, **model)

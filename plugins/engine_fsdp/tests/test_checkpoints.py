@@ -218,6 +218,29 @@ def test_shards_need_a_sharded_run(ranks: RankPool, one_thread: None) -> None:
         assert text.startswith("checkpoint_format: ") and "dp_replicate=" in text and "dp_shard=1" in text
 
 
+def test_masters_and_loss_scale_of_a_half_precision_run(ranks: RankPool, tmp_path: Path) -> None:
+    run = ranks.run(resharding.half_precision, str(tmp_path), world=2)[0]
+    folder = tmp_path / "000003"
+    stored = load_file(folder / "pretrained_model/model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float32}
+    assert_equal(stored, weights_in(run["saved"]))
+    assert_equal(run["loaded"], run["saved"])
+    assert run["scale"] == json.loads((folder / "training_state/scaler_state.json").read_text())
+    assert run["scale"]["scale"] == 1024.0 and run["scale"]["_growth_tracker"] == 1
+    record = json.loads((folder / "training_state/training_step.json").read_text())
+    assert record["precision"] == "float16"
+
+
+def test_an_optimizer_without_state(one_thread: None, tmp_path: Path) -> None:
+    engine = resharding.make_engine("ddp", {})
+    resharding.save(engine, str(tmp_path), 1, 0)
+    other = resharding.make_engine("ddp", {})
+    resharding.train(other, 0, 1, 0, 1)
+    other.load_checkpoint(str(tmp_path / "000001"))
+    assert not other.optimizer.state
+    assert_equal(resharding.state_of(other), resharding.state_of(engine))
+
+
 def test_the_old_name_of_the_record_and_of_its_keys(one_thread: None, tmp_path: Path) -> None:
     engine = resharding.make_engine("ddp", {})
     resharding.train(engine, 0, 1, 0, 1)
