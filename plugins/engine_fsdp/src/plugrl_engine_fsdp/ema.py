@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -15,17 +15,18 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class Ema:
-    """Averages, in fp32, of the parameters that are trained; ``updates`` counts applied optimizer updates."""
+    """Averages, in fp32, of the parameters named ``trained``; ``updates`` counts applied optimizer updates."""
 
-    def __init__(self, config: EmaConfig, tensors: Tensors) -> None:
+    def __init__(self, config: EmaConfig, tensors: Tensors, trained: Iterable[str]) -> None:
         self.config = config
+        self._trained = frozenset(trained)
         self.restart(tensors)
 
     def restart(self, tensors: Tensors) -> None:
         """Begin with the parameters as they are."""
         self.updates = 0
         self.shadow: dict[str, torch.Tensor] = {
-            name: tensor.detach().float().clone() for name, tensor in tensors.items() if tensor.requires_grad
+            name: tensor.detach().float().clone() for name, tensor in tensors.items() if name in self._trained
         }
 
     @torch.no_grad()

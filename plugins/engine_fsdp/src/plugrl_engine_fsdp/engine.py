@@ -138,7 +138,8 @@ class DataParallelEngine(BaseEngine):
             self.schedule = Schedule(self.optimizer, self.settings)
             self.scaler = LossScale(self.config.grad_scaler) if self.precision.needs_loss_scale else None
             if self.config.ema.enable:
-                self.ema = Ema(self.config.ema, checkpoint.weights(self))
+                trained = [name for _, name, _ in self.layout.optimizer_parameters(policy, self.optimizer)]
+                self.ema = Ema(self.config.ema, checkpoint.weights(self), trained)
         self._offload(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
 
     def _build_policy(self) -> torch.nn.Module:
