@@ -46,7 +46,7 @@ class Components:
 def rl_components(config: RunConfig) -> tuple[Component, ...]:
     """Return the components that reinforcement learning with this configuration needs."""
     needed: list[Component] = ["actor", "rollout"]
-    if config.uses_reference:
+    if config.uses_reference and not config.reference_is_actor:
         needed.append("ref")
     if config.uses_critic:
         needed.append("critic")
@@ -130,7 +130,8 @@ def _start(
     shares = any(set(placed[name]) & set(devices) for other, devices in placed.items() if other != name)
     if name == "rollout":
         return WorkerGroup(
-            session, ROLLOUT_WORKER, name=name, devices=placed[name], args=(config.model, config.rollout),
+            session, ROLLOUT_WORKER, name=name, devices=placed[name],
+            args=(config.model.without_adapter(), config.rollout),
             kwargs={"shares_device": shares}, env=session.platform.rollout_env_vars(),
         )  # fmt: skip
     spec = engine_spec(config, name, total_steps, optim, shares)

@@ -164,14 +164,14 @@ class RlRun:
 
     def add_reference_log_probs(self, experience: Experience) -> None:
         """Add ``ref_log_probs`` [B, T] of the frozen policy that training started from."""
-        assert self.components.ref is not None
         ref = self.config.ref
         options = BatchOptions(
             micro_batch_size=ref.log_prob_micro_batch_size_per_gpu,
             max_tokens=ref.log_prob_max_token_len_per_gpu if ref.log_prob_use_dynamic_bsz else None,
             forward_kwargs={"temperature": self.config.rollout.temperature},
         )
-        outputs = self.components.ref.infer(experience.select(*_INPUTS), options)
+        group = self.components.ref or self.actor
+        outputs = group.infer(experience.select(*_INPUTS), options, adapter=group is not self.actor)
         experience.tensors["ref_log_probs"] = outputs["logprobs"]
 
     def add_values(self, experience: Experience) -> None:

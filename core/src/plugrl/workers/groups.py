@@ -32,10 +32,12 @@ class TrainingGroup:
         self.group = group
         self.timeout = timeout
 
-    def infer(self, batch: Batch, options: BatchOptions) -> dict[str, torch.Tensor]:
-        """Return the outputs of the policy for all rows, in their order."""
+    def infer(self, batch: Batch, options: BatchOptions, *, adapter: bool = True) -> dict[str, torch.Tensor]:
+        """Return the outputs of the policy for all rows, in their order; ``adapter=False`` leaves its adapter out."""
         shares = balanced_split(row_lengths(batch), self.group.size)
-        per_rank: list[Arguments] = [((take(batch, share), options), {}) for share in shares]
+        per_rank: list[Arguments] = [
+            ((take(batch, share), options), {"adapter": adapter}) for share in shares
+        ]
         return merge_rows(shares, self.group.execute("infer", per_rank=per_rank).wait(self.timeout))
 
     def train(

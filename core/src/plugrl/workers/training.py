@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -57,9 +58,9 @@ class TrainingWorker(Worker):
         self.engine = build_engine(self.spec)
         self.engine.initialize()
 
-    def infer(self, batch: Batch, options: BatchOptions) -> dict[str, torch.Tensor]:
-        """Return the policy's outputs for this rank's rows, on the CPU. Collective."""
-        with self.engine.eval_mode():
+    def infer(self, batch: Batch, options: BatchOptions, *, adapter: bool = True) -> dict[str, torch.Tensor]:
+        """Return the policy's outputs for this rank's rows, on the CPU; without its adapter if asked. Collective."""
+        with self.engine.eval_mode(), nullcontext() if adapter else self.engine.disable_adapter():
             return self.engine.infer_batch(batch, options=options).outputs
 
     def train(

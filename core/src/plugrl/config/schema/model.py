@@ -112,6 +112,12 @@ class ModelConfig(Section):
             return True
         return self.lora.is_trained
 
+    @property
+    def starts_adapter(self) -> bool:
+        """Whether the adapter that is trained is a new one that changes nothing at first."""
+        new = self.lora is not None and self.lora.path is None and self.lora.init != "random"
+        return new and self.trains_adapter and not holds_adapter(self.path)
+
     def without_adapter(self) -> Self:
         """Return the settings of the same policy as a plain model, with the adapter it starts from in its weights."""
         lora = self.lora or LoraConfig()

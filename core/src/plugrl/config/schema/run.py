@@ -71,3 +71,12 @@ class RunConfig(Section):
     def uses_reference(self) -> bool:
         """Whether log-probabilities of the frozen reference are needed."""
         return self.actor.use_kl_loss or self.algorithm.use_kl_in_reward
+
+    @property
+    def reference_is_actor(self) -> bool:
+        """Whether the actor without its adapter is the reference, so that no other copy of the weights is needed.
+
+        That is so where a new adapter, which changes nothing at first, is trained, and `ref` has no devices of its own.
+        """
+        placed = {name.strip() for key in self.cluster.component_placement for name in str(key).split(",")}
+        return self.model.starts_adapter and "ref" not in placed
