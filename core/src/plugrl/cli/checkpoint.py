@@ -72,6 +72,28 @@ def convert(
     _convert(path, delete_dcp, push_to_hub, private)
 
 
+@app.command("merge-adapter")
+def merge_adapter(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the run.")],
+    adapter: Annotated[Path, typer.Argument(metavar="PATH", help="A checkpoint with an adapter, or its folder.")],
+    output: Annotated[Path, typer.Argument(metavar="DIR", help="The model folder to write; must not be there.")],
+) -> None:
+    """Write a whole model: the weights that CONFIG names with a trained adapter in them, in fp32."""
+    from plugrl.checkpoints.convert import model_folder
+    from plugrl.cli.training import load
+    from plugrl.errors import CheckpointError
+    from plugrl.models import get_model
+
+    if output.exists():
+        raise CheckpointError(f"{output} is there already; name a folder that is not.")
+    _, folder = model_folder(_newest(adapter))
+    model = load(config, None, None, "eval").model.with_adapter(str(folder)).without_adapter()
+    policy = get_model(model, torch_dtype="fp32")
+    published = {policy.published_name(name): tensor for name, tensor in policy.state_dict().items()}
+    policy.save_pretrained(output, {name: tensor for name, tensor in published.items() if name is not None})
+    answer(str(output))
+
+
 @app.command("convert-dcp", hidden=True)
 def convert_dcp(
     checkpoint_dir: Annotated[Path, typer.Option("--checkpoint_dir", metavar="DIR", help="A step, its model folder.")],

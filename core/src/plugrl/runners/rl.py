@@ -10,7 +10,8 @@ import torch
 from plugrl.algorithms import advantages as advantage_registry
 from plugrl.algorithms import get_advantage, kl_penalty_in_reward, make_kl_controller, overlong_penalty
 from plugrl.algorithms.registry import declared_keywords
-from plugrl.checkpoints import CheckpointStore
+from plugrl.checkpoints import CheckpointStore, write_json
+from plugrl.checkpoints.layout import PRETRAINED
 from plugrl.config.schema import RunConfig
 from plugrl.data.run_plan import RunPlan, plan_run
 from plugrl.engines.base import BatchOptions
@@ -19,12 +20,14 @@ from plugrl.models.processor import TextProcessor
 from plugrl.plugins import hooks
 from plugrl.rewards.manager import RewardManager
 from plugrl.runners.components import Components
+from plugrl.runners.config_path import TRAIN_CONFIG
 from plugrl.runners.experience import Experience, collect
 from plugrl.runners.prompts import PromptBatch, PromptData
 from plugrl.runners.state import CRITIC, load_state, save_state
 from plugrl.runners.step import Step
 from plugrl.runners.validation import Validation, sampling_params, validate
 from plugrl.tracking.metrics import data_metrics, rollout_difference_metrics, timing_metrics
+from plugrl.tracking.redact import redact
 from plugrl.tracking.tracker import Tracker
 from plugrl.workers.dispatch import num_rows, take
 from plugrl.workers.groups import RolloutGroup, TrainingGroup
@@ -278,6 +281,7 @@ class RlRun:
             self.actor.save(directory, step.number, progress)
             if self.components.critic is not None:
                 self.components.critic.save(directory / CRITIC, step.number, progress)
+            write_json(directory / PRETRAINED / TRAIN_CONFIG, redact(self.config.model_dump(mode="json")))
             save_state(directory, step=step.number, sampler=self.data.sampler, kl_controller=self.kl_controller)
 
     def resume(self, checkpoint: Any) -> None:
