@@ -64,7 +64,7 @@ def read_tensors(folder: str | Path) -> dict[str, torch.Tensor]:
     file = Path(folder) / WEIGHTS
     if not file.is_file():
         shards = next(Path(folder).glob("pytorch_model_fsdp_*"), None)
-        hint = f"; run `plugrl checkpoint convert --checkpoint_dir={folder}` to gather its shards" if shards else ""
+        hint = f"; run `plugrl checkpoint convert {folder}` to gather its shards" if shards else ""
         raise CheckpointError(f"the adapter in {folder} has no {WEIGHTS}{hint}.")
     try:
         with safe_open(file, framework="pt", device="cpu") as handle:
