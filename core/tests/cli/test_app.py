@@ -188,3 +188,11 @@ def test_termination_unwinds_the_stack(tmp_path: Path) -> None:
             os.kill(process.pid, number)
             out, _ = process.communicate(timeout=30)
             assert out == "closed\n" and process.returncode == code
+
+
+def test_a_launcher_may_not_start_train_several_times(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1",
+                        "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    assert run(["train", "a.yaml"]) == 1
+    assert "a launcher started 2 of it" in capsys.readouterr().err

@@ -51,6 +51,15 @@ def train(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions
 
     Goes on from the last checkpoint of the run if there is one; `trainer.resume=disable` starts anew.
     """
+    from plugrl.errors import ConfigError
+    from plugrl.runtime.launched import launched
+
+    launch = launched()
+    if launch is not None and launch.world_size > 1:
+        raise ConfigError(
+            f"plugrl train is to run once, but a launcher started {launch.world_size} of it. Ray starts its workers, "
+            "as cluster.component_placement says; only plugrl sft runs under torchrun."
+        )
     loaded = load(config, overrides, plugin, "train")
     from plugrl.runners.main import run_train
 

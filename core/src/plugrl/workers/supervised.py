@@ -20,7 +20,6 @@ from plugrl.data.samples import Samples
 from plugrl.engines.base import BatchOptions
 from plugrl.errors import ConfigError
 from plugrl.metric import Metric
-from plugrl.runtime.seeding import seed_rank
 from plugrl.workers.objectives import SupervisedObjective
 from plugrl.workers.processing import Processing
 from plugrl.workers.reduction import MetricReducer
@@ -43,7 +42,7 @@ class SupervisedWorker(TrainingWorker):
         self._feed: Feed | None = None
 
     def setup(self) -> None:
-        """Build engine, data and processors; then seed this rank. Collective."""
+        """Build engine, data and processors. Collective."""
         super().setup()
         sft = self.config.sft
         rank, size = self.engine.get_data_parallel_rank(), self.engine.get_data_parallel_size()
@@ -61,8 +60,6 @@ class SupervisedWorker(TrainingWorker):
         self._feed = Feed(plan, splits.train, rank)
         self._objective = SupervisedObjective()
         self._reduce = MetricReducer(self.engine.get_data_parallel_group(), self.platform.device_name)
-        # Last: what is built before is built alike on all ranks.
-        seed_rank(self.platform, self.config.trainer.seed, rank)
 
     @property
     def feed(self) -> Feed:

@@ -14,6 +14,7 @@ from plugrl.engines.base import BaseEngine, Batch, BatchOptions, LossFunction
 from plugrl.engines.registry import EngineRegistry
 from plugrl.metric import Metric
 from plugrl.models.registry import model_category
+from plugrl.runtime.seeding import seed_rank
 from plugrl.runtime.weights import WeightRoute, WeightSender
 from plugrl.runtime.worker import Worker
 
@@ -57,6 +58,8 @@ class TrainingWorker(Worker):
         self.platform.manual_seed_all(self.spec.seed)
         self.engine = build_engine(self.spec)
         self.engine.initialize()
+        # What was built so far is alike on all ranks; dropout and noise are not to be.
+        seed_rank(self.platform, self.spec.seed, self.engine.get_data_parallel_rank())
 
     def infer(self, batch: Batch, options: BatchOptions, *, adapter: bool = True) -> dict[str, torch.Tensor]:
         """Return the policy's outputs for this rank's rows, on the CPU; without its adapter if asked. Collective."""
