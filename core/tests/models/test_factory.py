@@ -152,6 +152,21 @@ def test_broken_target_keeps_its_reason(models: Registry[Any]) -> None:
             get_model({"model_type": "tiny"})
 
 
+def test_a_model_type_that_trains_no_adapter_refuses_the_section() -> None:
+    register_model("tiny", build)
+    with pytest.raises(ConfigError, match=r'model\.lora: "tiny" trains no adapters'):
+        get_model(ModelConfig(model_type="tiny", lora={"rank": 4}))
+    for lora in (None, {"rank": 0}, {"enable": False}):
+        assert get_model(ModelConfig(model_type="tiny", lora=lora))[0].model_type == "tiny"
+
+    class Adapted:
+        def adapter_config(self) -> dict[str, int]:
+            return {"r": 4}
+
+    register_model("adapted", lambda cfg, dtype: Adapted())
+    assert isinstance(get_model(ModelConfig(model_type="adapted", lora={"rank": 4})), Adapted)
+
+
 def test_duplicates_categories_and_builders() -> None:
     register_model("tiny", build, category="embodied")
     register_model("tiny", build, category="embodied")

@@ -74,7 +74,8 @@ def get_model(cfg: Any, torch_dtype: torch.dtype | str | None = None) -> Any:
     # Before the model is built: patches replace classes that the builder is about to use.
     get_platform().apply_model_patches(model_type)
     policy = builder(config, dtype)
-    if getattr(config, "trains_adapter", False) and policy.adapter_config() is None:
+    adapter = getattr(policy, "adapter_config", None)
+    if getattr(config, "trains_adapter", False) and (adapter is None or adapter() is None):
         raise ConfigError(f'model.lora: "{model_type}" trains no adapters; leave the section out to train all weights.')
     return policy
 
