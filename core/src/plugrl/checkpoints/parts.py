@@ -39,6 +39,7 @@ class Part:
 def announce(folder: Path, name: str) -> None:
     """Say that the part ``name`` will be there later."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{_PART}{name}.json").unlink(missing_ok=True)  # of an earlier save into the same folder
     (folder / f"{_PENDING}{name}").touch()
 
 
