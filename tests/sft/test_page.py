@@ -26,7 +26,6 @@ def command(beginning: str) -> list[str]:
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    # A script of this name in the working folder must not stand in for the package.
     return subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
@@ -66,7 +65,7 @@ def test_the_command_that_goes_on_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_or_fails_ends_the_run_with_its_message(tmp_path: Path) -> None:
+def test_a_rank_that_fails_ends_the_run_with_its_message(tmp_path: Path) -> None:
     folder = Path(__file__).parent
     path = tmp_path / "run.yaml"
     path.write_text(
