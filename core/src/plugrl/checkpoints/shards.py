@@ -10,7 +10,8 @@ import io
 import math
 import pickle
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -70,7 +71,8 @@ class ShardWriter:
         if value.untyped_storage().nbytes() != value.nbytes:
             value = value.clone()  # or torch would store all that the memory holds
         start = self.file.size
-        torch.save(value, cast(IO[bytes], _Archive(self.file, value)))
+        with _without_checksums():
+            torch.save(value, cast(IO[bytes], _Archive(self.file, value)))
         self.blocks.append(
             Block(
                 name=name,
@@ -95,6 +97,17 @@ class ShardWriter:
     def notes(self) -> list[dict[str, Any]]:
         """What the writer of the index must know of this rank, as plain values."""
         return [asdict(block) for block in self.blocks]
+
+
+@contextmanager
+def _without_checksums() -> Iterator[None]:
+    """Spare torch the checksums inside its archives, which its readers skip: the whole file has a better one."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
 
 
 class _Archive:
