@@ -189,6 +189,31 @@ def buffers(rank: int, world: int, config: Any) -> dict[str, str]:
     }
 
 
+def autocast(rank: int, world: int) -> list[str]:
+    """The dtype in which a layer computes under autocast, and those of weights and gradients."""
+    engine = make_engine("fsdp", {"amp_autocast": {"enabled": True, "precision": "bf16"}, "dtype": "fp32"})
+    seen: list[str] = []
+
+    def record(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+        seen.append(str(output.dtype))
+
+    block = next(module for path, module in engine.module.named_modules() if path.endswith("qkv"))
+    block.register_forward_hook(record)
+    with engine.train_mode():
+        engine.forward_backward_batch(rows(rank, world, 0), bp.token_mean_loss)
+        seen += [str(p.grad.dtype) for p in engine.module.parameters() if p.grad is not None]
+    return sorted({*seen, *(str(parameter.dtype) for parameter in engine.module.parameters())})
+
+
+def offload(rank: int, world: int) -> str:
+    """Why parameters cannot be off-loaded here."""
+    try:
+        make_engine("fsdp", {"cpu_offload": True})
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def ignored_stay_equal(rank: int, world: int) -> float:
     """How far the copies of an ignored, trained module drift apart in three steps, and its distance from the start."""
     engine = make_engine("fsdp", {"ignored_modules": r"blocks\.1\.mlp"})

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import fsdp1_worker as worker
+import parity
 import pytest
 import torch
 
@@ -144,6 +145,19 @@ def test_buffers_compute_in_their_dtype_and_are_saved_in_the_original(config: An
     for found in ranks.run(worker.buffers, config, world=2):
         assert found["compute"] == "torch.bfloat16"
         assert {found["saved"], found["streamed"], found["weights"]} == {"torch.float32"}
+
+
+def test_autocast_stands_in_for_fsdps_own_casting(ranks: RankPool) -> None:
+    assert ranks.run(worker.autocast, world=2) == [["torch.bfloat16", "torch.float32"]] * 2
+
+
+def test_an_overflow_in_fp16_is_skipped_by_all_ranks(ranks: RankPool) -> None:
+    for found in ranks.run(parity.overflow, "fsdp", {}, 1, world=2):
+        assert found["skipped"] == [0, 1, 1, 1] and found["moved"] == [True, False, True, True]
+
+
+def test_parameters_are_not_off_loaded_on_a_host_without_accelerator(ranks: RankPool) -> None:
+    assert "cpu_offload: FSDP1 needs an accelerator" in ranks.run(worker.offload, world=2)[0]
 
 
 def test_ignored_modules_that_are_trained_do_not_drift_apart(ranks: RankPool) -> None:

@@ -16,6 +16,7 @@ from plugrl.errors import ConfigError
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.config.mixed_precision import UnitPrecision
 from plugrl_engine_fsdp.wrapping import WrapConfigError, WrapPlan, resolve_wrap_plan
+from plugrl_engine_fsdp.wrapping.policy import get_mixed_precision_wrap_policy
 
 FULL = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": None}
 
@@ -322,6 +323,28 @@ def test_batch_norms_stay_in_their_own_precision_under_fsdp1() -> None:
     made = plan(**low)
     assert made["norm"].precision == UnitPrecision() and "FSDP1" in made["norm"].reason
     assert "norm" not in resolve_wrap_plan(model(), FsdpConfig.model_validate(low), strategy="fsdp2").paths
+
+
+def test_named_wrappers_are_added_to_a_wrap_policy_of_torch() -> None:
+    made = model()
+    assert get_mixed_precision_wrap_policy(made, {}, into_blocks) is into_blocks
+    assert get_mixed_precision_wrap_policy(made, FsdpConfig(), None) is None
+    section = {
+        "wrappers": {"w": {"module_names": ["head"]}, "v": {"module_names": ["embed"]}},
+        "mixed_precision_policies": {"full": FULL},
+        "mixed_precision_rules": {"w": "full"},
+    }
+
+    def chosen(base: Any) -> dict[str, Any]:
+        policy = get_mixed_precision_wrap_policy(made, section, base, UnitPrecision(param_dtype="bf16"))
+        found = policy._run_policy(made, set(), {"mixed_precision": "global"})
+        names = {module: path for path, module in made.named_modules()}
+        return {names[module]: options["mixed_precision"] for module, options in found.items()}
+
+    alone = chosen(None)
+    assert alone["head"].param_dtype == torch.float32 and alone["embed"] == "global"
+    assert alone["norm"] is None and "blocks.0" not in alone
+    assert chosen(into_blocks)["blocks.0"] == "global"
 
 
 def test_named_policies_of_units_are_never_inherited() -> None:

@@ -15,10 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, ShardingStrategy
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import CustomPolicy
 
 from plugrl.errors import ConfigError
-from plugrl_engine_fsdp.config.mixed_precision import UnitPrecision, torch_mixed_precision
 from plugrl_engine_fsdp.distributed import ensure_process_group
 from plugrl_engine_fsdp.gradients import LocalGradients, global_norm, local_gradients
 from plugrl_engine_fsdp.ignored import IgnoredParameters
@@ -29,6 +27,7 @@ from plugrl_engine_fsdp.precision import DTYPES, unit_precision
 from plugrl_engine_fsdp.topology import sharding_strategy
 from plugrl_engine_fsdp.wrapping import WrapPlan, resolve_wrap_plan
 from plugrl_engine_fsdp.wrapping.gradients import check_gradient_dtypes
+from plugrl_engine_fsdp.wrapping.policy import mixed_precision_of, unit_policy
 from plugrl_engine_fsdp.wrapping.watch import UnitWatch
 
 _STRATEGIES = {
@@ -59,21 +58,14 @@ class Fsdp1Layout(Layout):
         self.plan = plan = self.resolve_plan(policy)
         self._ignored = IgnoredParameters(policy, plan.ignored)
         self._state = fsdp1_state.StateNames(policy)
-        units = {id(module): unit for unit, module in plan.modules(policy)}
-        default = _mixed_precision(plan.root.precision)
-
-        def choose(module: torch.nn.Module) -> bool | dict[str, Any]:
-            unit = units.get(id(module))
-            return False if unit is None else {"mixed_precision": _mixed_precision(unit.precision)}
-
         self.watch = UnitWatch((unit.path, module) for unit, module in plan.modules(policy))
         ensure_process_group()
         with _quiet():
             self.mesh = self._make_mesh()
             self._root = FSDP(
                 policy,
-                auto_wrap_policy=CustomPolicy(choose),
-                mixed_precision=default,
+                auto_wrap_policy=unit_policy(plan, policy),
+                mixed_precision=mixed_precision_of(plan.root.precision),
                 sharding_strategy=_STRATEGIES[self.strategy],
                 device_mesh=self.mesh,
                 # Without a device FSDP1 looks for an accelerator, also where there is none.
@@ -200,12 +192,6 @@ class Fsdp1Layout(Layout):
     def _holds_whole_parameters(self) -> bool:
         """Whether the policy's own parameters can be read and written as they are."""
         return self.config.use_orig_params and not self.is_sharded
-
-
-def _mixed_precision(precision: UnitPrecision) -> Any:
-    """torch's MixedPrecision; None where nothing is cast, since its mere presence makes FSDP keep a second copy."""
-    dtypes = (precision.param_dtype, precision.reduce_dtype, precision.buffer_dtype)
-    return None if dtypes == (None, None, None) else torch_mixed_precision(precision)
 
 
 @contextmanager
