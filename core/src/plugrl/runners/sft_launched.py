@@ -16,7 +16,8 @@ from plugrl.runners.components import engine_spec
 from plugrl.runners.inputs import SftInputs, check_sft_inputs
 from plugrl.runners.main import finish, nothing_left, recorded, set_aside
 from plugrl.runners.sft import SftRun, train_sft
-from plugrl.runtime.launched import Launch, Link, RanksHere, serve, worker_here
+from plugrl.runtime.launched import Launch, Link
+from plugrl.runtime.launched_worker import RanksHere, serve, worker_here
 from plugrl.tracking import RunDirectory
 from plugrl.tracking.lock import FolderLock
 from plugrl.workers.ranks import SupervisedGroup
