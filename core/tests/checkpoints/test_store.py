@@ -79,9 +79,19 @@ def test_layout_manifest_and_last(store: CheckpointStore) -> None:
 
 def test_steps_sort_beyond_six_digits(store: CheckpointStore) -> None:
     assert step_name(1234567) == "1234567"
+    assert step_name(5, 1000) == "000005" and step_name(456789, 1_000_000) == "0456789"
     for step in (999999, 1000000):
         save(store, step)
     assert store.steps() == [999999, 1000000] and store.resolve("auto") == store.path_of(1000000)
+
+
+def test_a_longer_run_finds_the_steps_of_a_shorter_one(store: CheckpointStore) -> None:
+    save(store, 5)
+    longer = CheckpointStore(store.root, total_steps=1_000_000)
+    save(longer, 6)
+    save(longer, 5, b"again")
+    assert names(store) == ["0000006", "000005", "last"] and longer.steps() == [5, 6]
+    assert longer.resolve("5") == longer.resolve("last") == store.root / "000005"
 
 
 def test_a_block_that_raises_leaves_nothing(store: CheckpointStore) -> None:

@@ -33,11 +33,11 @@ SAVE_TIMEOUT_S = 1800.0
 logger = logging.getLogger(__name__)
 
 
-def step_name(step: int) -> str:
-    """Return the folder of a step: at least six digits."""
+def step_name(step: int, total_steps: int = 0) -> str:
+    """Return the folder of a step: six digits, or as many as the number of all steps has."""
     if step < 0:
         raise ValueError(f"A step is at least 0, got {step}.")
-    return f"{step:06d}"
+    return f"{step:0{max(6, len(str(total_steps)))}d}"
 
 
 def verify(directory: str | Path) -> Manifest:
@@ -55,7 +55,8 @@ class CheckpointStore:
 
     A relative ``root`` becomes absolute at once, so that every rank means the same place. ``max_to_keep`` counts what
     lies on disk, also from before a restart; None keeps all. Steps that ``keep_every`` divides are kept besides. What
-    ``last`` points to and what was resumed from (:meth:`protect`) always stay.
+    ``last`` points to and what was resumed from (:meth:`protect`) always stay. ``total_steps``: how long the run will
+    be, for the width of names.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class CheckpointStore:
         max_to_keep: int | None = None,
         keep_every: int | None = None,
         timeout_s: float = SAVE_TIMEOUT_S,
+        total_steps: int = 0,
     ) -> None:
         for key, value in (("max_ckpt_to_keep", max_to_keep), ("keep_every", keep_every)):
             if value is not None and value < 1:
@@ -72,6 +74,7 @@ class CheckpointStore:
         self.max_to_keep = max_to_keep
         self.keep_every = keep_every
         self.timeout_s = timeout_s
+        self.total_steps = total_steps
         self._protected: set[Path] = set()
         self._background: BackgroundCommit | None = None
         self._removers: list[threading.Thread] = []
@@ -90,7 +93,7 @@ class CheckpointStore:
             yield from self._write(step)
 
     def _write(self, step: int) -> Iterator[Path]:
-        name = step_name(step)
+        name = self.path_of(step).name
         self.root.mkdir(parents=True, exist_ok=True)
         self._tidy()
         folder = self.root / f"{_TEMPORARY}{name}-{uuid.uuid4().hex[:8]}"
@@ -106,7 +109,7 @@ class CheckpointStore:
             self._commit(folder, step)
 
     def _commit(self, folder: Path, step: int) -> None:
-        name = step_name(step)
+        name = self.path_of(step).name
         try:
             with self._plain_errors(step):
                 parts.wait_for_all(folder, timeout_s=self.timeout_s)
@@ -218,7 +221,8 @@ class CheckpointStore:
 
     def path_of(self, step: int) -> Path:
         """Return where the checkpoint of ``step`` lies or will lie."""
-        return self.root / step_name(step)
+        lying = [path for path in _step_folders(self.root) if int(path.name) == step]
+        return lying[0] if lying else self.root / step_name(step, self.total_steps)
 
     def resolve(self, what: str | Path) -> Path | None:
         """Find a checkpoint and verify it.

@@ -126,7 +126,8 @@ def _check_run(
     check_placed_engines(config, task, needed)
     run_dir = RunDirectory(config.trainer.default_local_dir)
     trainer = config.trainer
-    store = CheckpointStore(run_dir.checkpoints, trainer.max_ckpt_to_keep, trainer.keep_every)
+    total = config.sft.total_steps if task == "sft" else trainer.total_training_steps or 0
+    store = CheckpointStore(run_dir.checkpoints, trainer.max_ckpt_to_keep, trainer.keep_every, total_steps=total)
     if config.trainer.resume == "new":
         refuse_earlier_run(run_dir.path)
         return run_dir, store, None
