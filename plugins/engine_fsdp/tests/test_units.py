@@ -18,7 +18,7 @@ from plugrl.models import MODELS, register_model
 from plugrl.platforms import use_platform
 from plugrl.platforms.cpu import CpuPlatform
 from plugrl.plugins import load_plugins
-from plugrl_engine_fsdp.backends import DdpEngine, Fsdp2Engine
+from plugrl_engine_fsdp.backends import DdpEngine, Fsdp1Engine, Fsdp2Engine
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.optim import OptimizerSettings, Schedule, build_optimizer
 from plugrl_engine_fsdp.precision import resolve_precision
@@ -52,6 +52,7 @@ def test_the_manifest_registers_both_backends_for_any_device() -> None:
     load_plugins()
     for model_type in ("language_model", "value_model"):
         assert EngineRegistry.get_engine_cls(model_type, "fsdp2") is Fsdp2Engine
+        assert EngineRegistry.get_engine_cls(model_type, "fsdp") is Fsdp1Engine
         assert EngineRegistry.get_engine_cls(model_type, "ddp", device="any", vendor="other") is DdpEngine
 
 
