@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+pytest.importorskip("av")
+
+import pyarrow
 import torch
+from pyarrow import parquet
 
 from plugrl.data import load_dataset
 from plugrl.data.lerobot import lerobot
@@ -17,10 +24,6 @@ from plugrl.data.registry import load_source
 from plugrl.data.samples import SampleSplits
 from plugrl.errors import ConfigError, DataError
 from plugrl.testing.lerobot_dataset import VIDEO, action_at, brightness, state_at, write_lerobot_dataset
-
-pyarrow = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
-pytest.importorskip("av")
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 
-import numpy
 import pytest
+
+pytest.importorskip("numpy")
+
+import numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

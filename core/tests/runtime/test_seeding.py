@@ -5,6 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("torch")
+
 import numpy
 import torch
 

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from plugrl.checkpoints.safetensors_file import TensorSpec
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode="markdown", help="Inspect, verify and convert."
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Inspect, verify and convert checkpoints.",
 )
 
 _PATH = Annotated[Path, typer.Argument(metavar="PATH", help="A run, a step, its model folder, or a file in it.")]
