@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -15,12 +17,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from safetensors import safe_open  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 from plugrl.checkpoints import CheckpointStore, Manifest, verify  # noqa: E402
 from plugrl.checkpoints.convert import convert  # noqa: E402
+from plugrl.checkpoints.description import describe  # noqa: E402
 from plugrl.checkpoints.parts import Part, deliver  # noqa: E402
 from plugrl.checkpoints.publish import push_to_hub  # noqa: E402
+from plugrl.checkpoints.reading import open_weights  # noqa: E402
 from plugrl.checkpoints.safetensors_file import SafetensorsWriter, TensorSpec  # noqa: E402
 from plugrl.checkpoints.shards import ShardSource, ShardWriter, write_index  # noqa: E402
 from plugrl.checkpoints.unpickling import read_index  # noqa: E402
@@ -97,6 +101,49 @@ def test_shards_are_removed_after_success_only(step: Path, monkeypatch: pytest.M
     assert not (step / "pretrained_model/pytorch_model_fsdp_0").exists() and verify(step)
     with pytest.raises(CheckpointError, match=r"pytorch_model_fsdp_0 holds no index.*dcp and safetensors_dcp"):
         convert(step)
+
+
+@pytest.mark.parametrize("call", range(6))
+def test_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(
+    step: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """The file that the run itself gathered is replaced by one with other bytes; then the shards go."""
+    target, calls = step / "pretrained_model" / "model.safetensors", [0]
+    save_file(TENSORS, target, {"format": "pt", "by": "another writer"})
+    manifest = Manifest.load(step)
+    Manifest.of(step, step=3, sequence=manifest.sequence, ties=manifest.ties).save(step)
+    verify(step)
+
+    def killing(real: Any) -> Any:
+        def do(*args: Any, **keywords: Any) -> Any:
+            calls[0] += 1
+            if calls[0] > call:
+                raise KeyboardInterrupt
+            return real(*args, **keywords)
+
+        return do
+
+    with monkeypatch.context() as patched:
+        patched.setattr("plugrl.checkpoints.convert.os.replace", killing(os.replace))
+        patched.setattr("plugrl.checkpoints.convert.Path.unlink", killing(Path.unlink))
+        patched.setattr("plugrl.checkpoints.convert.shutil.rmtree", lambda path: (path / "__0_0.distcp").unlink())
+        with pytest.raises(KeyboardInterrupt):
+            convert(step, delete_shards=True)
+    verify(step)
+    with open_weights(step / "pretrained_model") as source:
+        assert {name: source.whole(name).tolist() for name in source.specs} == {
+            name: tensor.tolist() for name, tensor in TENSORS.items()
+        }
+
+
+def test_averaged_weights_are_converted_where_they_lie(step: Path) -> None:
+    averages = step / "pretrained_model_ema"
+    shutil.copytree(step / "pretrained_model", averages)
+    assert convert(averages, delete_shards=True) == averages / "model.safetensors"
+    assert not (averages / "pytorch_model_fsdp_0").exists()
+    assert (step / "pretrained_model" / "pytorch_model_fsdp_0").is_dir(), "of the other model nothing is touched"
+    assert describe(averages).formats == ("model.safetensors",)
+    assert describe(step).formats == ("pytorch_model_fsdp_0/",)
 
 
 def test_a_file_that_is_not_what_the_index_says_is_refused(step: Path, monkeypatch: pytest.MonkeyPatch) -> None:

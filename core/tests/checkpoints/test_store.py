@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from plugrl.checkpoints import CheckpointStore, step_name, verify
+from plugrl.checkpoints.manifest import sha256_of
 from plugrl.errors import CheckpointError
 
 KILLED_BEFORE_RENAME = """
@@ -143,6 +144,24 @@ def test_harmed_file_is_named_and_auto_takes_the_one_before(
     with caplog.at_level(logging.WARNING):
         assert store.resolve("auto") == store.path_of(1)
     assert "model.safetensors" in caplog.text
+
+
+def test_a_file_that_cannot_be_read_is_a_harmed_one(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(store, 1)
+    path = save(store, 2)
+
+    def read(file: Path) -> str:
+        if path in file.parents:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return sha256_of(file)
+
+    monkeypatch.setattr("plugrl.checkpoints.manifest.sha256_of", read)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read: Input/output error"):
+        verify(path)
+    with caplog.at_level(logging.WARNING):
+        assert store.resolve("auto") == store.path_of(1)
 
 
 def test_a_named_folder_without_a_whole_checkpoint_is_refused(store: CheckpointStore) -> None:

@@ -13,11 +13,13 @@ from plugrl.checkpoints.layout import (
     MODEL_FILE,
     MODEL_SHARDS,
     PRETRAINED,
+    SHARD_INDEX,
     TIED,
+    TRAINING_STATE,
     holds_shards,
     weights_file_name,
 )
-from plugrl.checkpoints.locate import locate
+from plugrl.checkpoints.locate import locate, part_of
 from plugrl.checkpoints.manifest import MANIFEST_NAME, FileRecord, Manifest
 from plugrl.checkpoints.safetensors_file import SafetensorsWriter, TensorSpec
 from plugrl.checkpoints.shards import ShardSource
@@ -49,17 +51,25 @@ def convert(path: str | Path, *, delete_shards: bool = False) -> Path:
         except BaseException:
             scratch.unlink(missing_ok=True)
             raise
+    # The manifest lets go of what changes before it changes, so that the checkpoint is whole at any moment.
+    _list(step, removed=target)
     os.replace(scratch, target)
     _list(step, added={target: record})
     if delete_shards:
-        # The manifest lets go of the shards before they go, so that the checkpoint is whole at any moment.
         _list(step, removed=shards)
+        (shards / SHARD_INDEX).unlink()  # first: without it nobody takes what is left for shards
         shutil.rmtree(shards)
     return target
 
 
 def model_folder(path: str | Path) -> tuple[Path, Path]:
-    """Return the folder of the step and that of its model. Raises CheckpointError when there is none."""
+    """Return the folder of the step and that of its model: the one that ``path`` lies in, averages included.
+
+    Raises CheckpointError when there is none.
+    """
+    part = part_of(Path(path))
+    if part is not None and part.name != TRAINING_STATE:
+        return part.parent, part
     step = locate(Path(path))
     folder = step / PRETRAINED
     if not folder.is_dir():
@@ -113,7 +123,10 @@ def _list(step: Path, *, added: Mapping[Path, FileRecord] | None = None, removed
     if root is None:
         return
     manifest = Manifest.load(root)
-    gone = None if removed is None else f"{removed.relative_to(root).as_posix()}/"
-    files = {name: record for name, record in manifest.files.items() if gone is None or not name.startswith(gone)}
+    gone = None if removed is None else removed.relative_to(root).as_posix()
+    files = {
+        name: record for name, record in manifest.files.items()
+        if gone is None or not (name == gone or name.startswith(f"{gone}/"))
+    }  # fmt: skip
     files.update({path.relative_to(root).as_posix(): record for path, record in (added or {}).items()})
     replace(manifest, files=files).save(root)

@@ -19,7 +19,7 @@ from plugrl.checkpoints.layout import (
     holds_shards,
     weights_file_name,
 )
-from plugrl.checkpoints.locate import locate
+from plugrl.checkpoints.locate import locate, part_of
 from plugrl.checkpoints.manifest import MANIFEST_NAME, Manifest, files_in
 from plugrl.checkpoints.reading import open_optimizer, open_weights
 from plugrl.checkpoints.safetensors_file import TensorSpec
@@ -63,7 +63,8 @@ def describe(path: str | Path) -> Description:
     written = [training / name for name in (STEP_FILE, OLD_STEP_FILE) if (training / name).is_file()]
     record: dict[str, Any] = read_json(written[0]) if written else {}
     weights: Mapping[str, TensorSpec] = {}
-    model = folder / PRETRAINED
+    part = part_of(Path(path))
+    model = folder / PRETRAINED if part is None or part == training else part
     formats = tuple(
         name
         for name, there in (

@@ -76,6 +76,8 @@ class Manifest:
             raise CheckpointError(f"{directory} is incomplete: {MANIFEST_NAME} is missing.")
         try:
             return _parse(path.read_bytes().decode())
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path} is no manifest: {error}.") from error
 
@@ -98,7 +100,10 @@ class Manifest:
 
         Sizes are compared before anything is read, so that a truncated file is found at once.
         """
-        faults = list(self._size_faults(directory)) or list(self._hash_faults(directory))
+        try:
+            faults = list(self._size_faults(directory)) or list(self._hash_faults(directory))
+        except OSError as error:  # a folder that may not be entered
+            raise CheckpointError(f"{directory} cannot be read: {error.strerror or error}.") from error
         if faults:
             more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
             raise CheckpointError(f"{directory} cannot be used: {'; '.join(faults[:3])}{more}.")
@@ -114,9 +119,16 @@ class Manifest:
     def _hash_faults(self, directory: Path) -> Iterator[str]:
         names = sorted(self.files)
         with ThreadPoolExecutor(_READERS) as pool:
-            for name, digest in zip(names, pool.map(lambda name: sha256_of(directory / name), names), strict=True):
-                if digest != self.files[name].sha256:
-                    yield f"{name} was altered: its content has another hash"
+            for fault in pool.map(lambda name: self._hash_fault(directory, name), names):
+                if fault is not None:
+                    yield fault
+
+    def _hash_fault(self, directory: Path, name: str) -> str | None:
+        try:
+            digest = sha256_of(directory / name)
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror or error}"
+        return None if digest == self.files[name].sha256 else f"{name} was altered: its content has another hash"
 
 
 def files_in(directory: Path) -> Iterator[tuple[str, Path]]:

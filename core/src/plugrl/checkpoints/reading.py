@@ -32,7 +32,7 @@ def open_weights(folder: Path) -> TensorSource:
             return SafetensorsSource(files)
     raise CheckpointError(
         f"{folder} holds no weights: neither {MODEL_FILE} nor {ADAPTER_FILE} nor {MODEL_SHARDS}/. Where the shards "
-        f"still are, `plugrl checkpoint convert {folder.parent}` makes one file of them"
+        f"still are, `plugrl checkpoint convert {folder}` makes one file of them"
     )
 
 
