@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -58,6 +60,23 @@ def test_a_failed_part_surfaces_once_and_leaves_nothing(store: CheckpointStore) 
         store.finish()
     store.check()
     assert list(store.root.iterdir()) == []
+
+
+def test_a_writer_on_a_full_disk_makes_nobody_wait(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error takes room that there is none of; the name of its announcement does not."""
+    folder = begin(store, 1, "rank0")
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            deliver(folder, "rank0", Part(error="rank0: OSError: No space left on device"))
+    began = time.monotonic()
+    with pytest.raises(CheckpointError, match="rank0 could not write, not even why"):
+        store.finish()
+    assert time.monotonic() - began < 2.0 and list(store.root.iterdir()) == []
 
 
 def test_the_next_step_waits_for_the_one_before(store: CheckpointStore) -> None:
@@ -155,11 +174,20 @@ def test_every_path_in_or_around_a_checkpoint_means_it(tmp_path: Path) -> None:
             for name in ("pretrained_model", "training_state"):
                 (folder / name).mkdir()
                 (folder / name / "train_config.json").write_text("{}")
+            (folder / "pretrained_model" / "pytorch_model_fsdp_0").mkdir()
+            (folder / "pretrained_model" / "pytorch_model_fsdp_0" / ".metadata").write_text("")
     step = store.path_of(2)
     for path in (
         step / "pretrained_model" / "train_config.json", step / "pretrained_model", step / "training_state", step,
         step / "manifest.json", store.root, store.root / "last", store.root / "last" / "pretrained_model",
-        store.root.parent,
+        store.root.parent, step / "pretrained_model" / "pytorch_model_fsdp_0",
+        step / "pretrained_model" / "pytorch_model_fsdp_0" / ".metadata",
     ):  # fmt: skip
         assert store.resolve(str(path)) == step, path
     assert store.resolve(str(store.path_of(1) / "pretrained_model")) == store.path_of(1)
+
+
+def test_a_folder_of_runs_that_is_called_like_a_part_is_none(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "pretrained_model" / "run" / "checkpoints")
+    begin(store, 1)
+    assert store.resolve(str(store.root.parent)) == store.path_of(1)

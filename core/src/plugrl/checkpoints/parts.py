@@ -44,17 +44,27 @@ def announce(folder: Path, name: str) -> None:
 
 
 def deliver(folder: Path, name: str, part: Part) -> None:
-    """Put a part into ``folder``; it appears whole, then its announcement goes."""
+    """Put a part into ``folder``; it appears whole, then its announcement goes.
+
+    Where not even that can be written, as on a full disk, the announcement itself becomes an empty part, which is an
+    error for whoever reads it, so that nobody waits for a part that never comes. Raises OSError then.
+    """
     record = {
         "files": {path: [record.size, record.sha256] for path, record in part.files.items()},
         "ties": dict(part.ties),
         "notes": part.notes,
         "error": part.error,
     }
-    scratch = folder / f".writing{_PART}{name}"
-    scratch.write_text(json.dumps(record), encoding="utf-8")
-    os.replace(scratch, folder / f"{_PART}{name}.json")
-    (folder / f"{_PENDING}{name}").unlink(missing_ok=True)
+    scratch, announced = folder / f".writing{_PART}{name}", folder / f"{_PENDING}{name}"
+    try:
+        scratch.write_text(json.dumps(record), encoding="utf-8")
+        os.replace(scratch, folder / f"{_PART}{name}.json")
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        if announced.exists():
+            os.replace(announced, folder / f"{_PART}{name}.json")  # takes no room
+        raise
+    announced.unlink(missing_ok=True)
 
 
 def pending(root: Path) -> list[str]:
@@ -117,7 +127,11 @@ def _part_of(pending_path: Path) -> Path:
 
 
 def _read(path: Path) -> Part:
-    raw = json.loads(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    if not text:
+        name = path.name.removeprefix(_PART).removesuffix(".json")
+        raise CheckpointError(f"{name} could not write, not even why: the disk may be full")
+    raw = json.loads(text)
     if raw["error"] is not None:
         raise CheckpointError(raw["error"])
     files = {name: FileRecord(int(size), str(sha256)) for name, (size, sha256) in raw["files"].items()}
