@@ -169,6 +169,13 @@ def test_a_run_that_is_done_has_nothing_left(whole: Path, start: Start) -> None:
     assert "Nothing is left to do" in said and "steps" in said
 
 
+def test_a_step_is_known_whatever_its_folder_is_called(whole: Path, start: Start, runs: Path) -> None:
+    best = runs / "best"
+    shutil.copytree(whole / "checkpoints" / "000008", best)
+    said = start.resume("--resume=true", f"--config_path={best}")[0]["said"]
+    assert "Nothing is left to do" in said and "is of step 8" in said
+
+
 def test_a_folder_with_a_run_is_not_overwritten(whole: Path, start: Start) -> None:
     first, second = start("whole", "--resume=false", fail=True)
     assert first["error"].startswith("RunExists: ") and "there is a run in" in first["error"]

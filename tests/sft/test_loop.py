@@ -65,8 +65,11 @@ class Tracker:
         self.rows[step] = dict(metrics)
 
 
-def run(tmp_path: Path, *, resume: bool = False, log_freq: int = 1, save_freq: int = -1, **sft: Any) -> SftRun:
-    config = RunConfig.model_validate({"sft": sft, "trainer": {"log_freq": log_freq, "save_freq": save_freq}})
+def run(
+    tmp_path: Path, *, resume: bool = False, log_freq: int = 1, save_freq: int = -1, data: Any = None, **sft: Any
+) -> SftRun:
+    trainer = {"log_freq": log_freq, "save_freq": save_freq}
+    config = RunConfig.model_validate({"sft": sft, "trainer": trainer, "data": data or {}})
     store = CheckpointStore(tmp_path / "run" / "checkpoints")
     found = store.resolve("last") if resume else None
     return SftRun(config, Group(), Tracker(), store, resume_from=found)  # type: ignore[arg-type]
@@ -111,6 +114,27 @@ def test_a_resumed_run_begins_a_window_where_the_checkpoint_stands(tmp_path: Pat
     assert loop.first == 6 and [step.number for step in loop.steps()] == [7, 8, 9, 10]
     assert [step[2:] for step in loop.group.steps] == [(4, 0), (4, 1), (4, 2), (4, 3)]  # type: ignore[attr-defined]
     assert loop.group.steps[0][:2] == (3, 0) and len(loop.group.restored) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, ""),
+        ({"data": {"seed": 7}}, "-> 7"),
+        ({"data": {"shuffle": False}}, "shuffle: True -> False"),
+        ({"drop_last": True}, "drop_last: False -> True"),
+        ({"samples": 21}, "samples: 20 -> 21"),
+    ],
+)
+def test_what_changes_the_order_of_the_samples_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, change: Any, said: str
+) -> None:
+    train_sft(run(tmp_path, total_steps=3))
+    facts = {**Group().describe(), "samples": change.pop("samples", 20)}
+    monkeypatch.setattr(Group, "describe", lambda self: facts)
+    with caplog.at_level(logging.WARNING):
+        run(tmp_path, resume=True, total_steps=6, **change)
+    assert ("which worker sees which sample" in caplog.text) == bool(said) and said in caplog.text
 
 
 def test_a_checkpoint_of_others_gives_no_place_and_it_follows_from_the_step(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from plugrl.checkpoints import CheckpointStore
+from plugrl.checkpoints import CheckpointStore, Manifest
 from plugrl.config.schema import RunConfig
 from plugrl.errors import MissingDependency
 from plugrl.plugins import hooks, load_plugins
@@ -47,9 +47,9 @@ def _train(config: RunConfig, lock: FolderLock) -> None:
     if inputs.resume_from is None:
         set_aside(inputs.run_dir.path, config.trainer.resume)
         lock.renew()
-    if _step_of(inputs.resume_from) >= total:
+    if step_of(inputs.resume_from) >= total:
         print(
-            f"Nothing is left to do: {inputs.resume_from} is of step {_step_of(inputs.resume_from)}, and the run has "
+            f"Nothing is left to do: {inputs.resume_from} is of step {step_of(inputs.resume_from)}, and the run has "
             f"{total}. Raise trainer.total_training_steps (or trainer.total_epochs) to go on."
         )
         return
@@ -57,7 +57,7 @@ def _train(config: RunConfig, lock: FolderLock) -> None:
         plan = planned(config, data, session.device_count)
         if config.sft.before_rl:
             config = after_sft(config, inputs, session, tracker)
-        tracker.start_phase("rl", plan.total_steps, _step_of(inputs.resume_from))
+        tracker.start_phase("rl", plan.total_steps, step_of(inputs.resume_from))
         components = launch(session, config, rl_components(config), total_steps=plan.total_steps)
         assert inputs.reward is not None
         run = RlRun(config, components, data, inputs.processor, inputs.reward, tracker, inputs.store, plan)
@@ -85,7 +85,7 @@ def run_sft(config: RunConfig) -> None:
 
 def nothing_left(inputs: SftInputs, config: RunConfig) -> bool:
     """Whether the checkpoint that is resumed is of the last step; says so."""
-    done = _step_of(inputs.resume_from)
+    done = step_of(inputs.resume_from)
     if inputs.resume_from is None or done < config.sft.total_steps:
         return False
     print(
@@ -131,7 +131,7 @@ def recorded(
     config: RunConfig, run_dir: RunDirectory, resume_from: Path | None, *, phase: str
 ) -> Iterator[Tracker]:
     """Open the run's record and close it however the block ends."""
-    resume_step = _step_of(resume_from) if resume_from else None
+    resume_step = step_of(resume_from) if resume_from else None
     run_dir.start(config, load_plugins(), resume_step=resume_step, phase=phase)
     for line in hooks.fire("report_header"):
         print(line)
@@ -157,7 +157,7 @@ def after_sft(config: RunConfig, inputs: Inputs, session: RaySession, tracker: T
 
 def _sft(config: RunConfig, inputs: SftInputs, session: RaySession, tracker: Tracker) -> SftRun:
     total = config.sft.total_steps
-    tracker.start_phase("sft", total, _step_of(inputs.resume_from))
+    tracker.start_phase("sft", total, step_of(inputs.resume_from))
     needed: tuple[Component, ...] = ("actor", "rollout") if inputs.measures_accuracy else ("actor",)
     components = launch(
         session, config, needed, total_steps=total, optim=config.sft.optim, actor_worker=SUPERVISED_WORKER
@@ -242,5 +242,6 @@ def finish(
     )
 
 
-def _step_of(checkpoint: Path | None) -> int:
-    return int(checkpoint.name) if checkpoint is not None else 0
+def step_of(checkpoint: Path | None) -> int:
+    """Return the step of a checkpoint, whatever its folder is called; 0 without one."""
+    return 0 if checkpoint is None else Manifest.load(checkpoint).step

@@ -157,6 +157,17 @@ class SftRun:
             "batch_size": self._facts["batch_size"],
             "grad_accum_steps": sft.gradient_accumulation_steps,
             "seed": self.config.trainer.seed,
+            **self._order(),
+        }
+
+    def _order(self) -> dict[str, Any]:
+        """What the order of the samples depends on, besides batch size and workers."""
+        data = self.config.data
+        return {
+            "samples": self._facts["samples"],
+            "data_seed": self.config.trainer.seed if data.seed is None else data.seed,
+            "shuffle": data.shuffle,
+            "drop_last": self.config.sft.drop_last,
         }
 
     def _resume(self, checkpoint: Path) -> None:
@@ -171,11 +182,17 @@ class SftRun:
         )
         batch, world = record.get("batch_size"), record.get("dp_world_size")
         now = (self._plan.batch_size, self._plan.world_size)
+        changed = [
+            f"{name}: {record[name]} -> {value}"
+            for name, value in self._order().items() if record.get(name) not in (None, value)
+        ]  # fmt: skip
         if None not in (batch, world) and (batch, world) != now:
+            changed.insert(0, f"{batch} x {world} workers became {now[0]} x {now[1]}")
+        if changed:
             logger.warning(
-                "The data go on at epoch %d after %d samples, but %d x %d workers became %d x %d: "
+                "The data go on at epoch %d after %d samples, but %s: "
                 "which worker sees which sample is not what it would have been.",
-                self.position.epoch, self.position.offset, batch, world, *now,
+                self.position.epoch, self.position.offset, "; ".join(changed),
             )  # fmt: skip
 
     def _position(self, record: dict[str, Any]) -> Position:

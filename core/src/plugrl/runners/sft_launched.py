@@ -14,7 +14,7 @@ from plugrl.platforms import get_platform
 from plugrl.plugins import load_plugins
 from plugrl.runners.components import engine_spec
 from plugrl.runners.inputs import SftInputs, check_sft_inputs
-from plugrl.runners.main import finish, nothing_left, recorded, set_aside
+from plugrl.runners.main import finish, nothing_left, recorded, set_aside, step_of
 from plugrl.runners.sft import SftRun, train_sft
 from plugrl.runtime.launched import Launch, Link
 from plugrl.runtime.launched_worker import RanksHere, serve, worker_here
@@ -63,7 +63,7 @@ def _lead(link: Link, load: Callable[[], RunConfig]) -> None:
         for rank in range(1, link.launch.world_size):
             link.read(f"ready/{rank}")
         with recorded(config, inputs.run_dir, inputs.resume_from, phase="sft") as tracker:
-            tracker.start_phase("sft", config.sft.total_steps, _step_of(inputs))
+            tracker.start_phase("sft", config.sft.total_steps, step_of(inputs.resume_from))
             group = SupervisedGroup(RanksHere(_worker(config, link), link))
             _check_folder(group, inputs)
             run = SftRun(config, group, tracker, inputs.store, resume_from=inputs.resume_from)
@@ -104,10 +104,6 @@ def _check_folder(group: SupervisedGroup, inputs: SftInputs) -> None:
         group.check_folder(probe)
     finally:
         remove_probe(probe)
-
-
-def _step_of(inputs: SftInputs) -> int:
-    return int(inputs.resume_from.name) if inputs.resume_from is not None else 0
 
 
 def _settings(config: RunConfig) -> dict[str, str]:
