@@ -223,3 +223,39 @@ def ignored_stay_equal(rank: int, world: int) -> float:
     copies = [torch.zeros_like(weight) for _ in range(world)]
     dist.all_gather(copies, weight.detach())
     return max(float((copy - copies[0]).abs().max()) for copy in copies)
+
+
+def ignored_in_bf16(rank: int, world: int, backend: str, patterns: list[str | None]) -> list[list[float]]:
+    """The losses of three steps in bf16 with each pattern of modules left whole."""
+    losses: list[list[float]] = []
+    for pattern in patterns:
+        engine = make_engine(backend, {"dtype": "bf16", "ignored_modules": pattern})
+        seen = []
+        for step in range(3):
+            with engine.train_mode():
+                seen.append(engine.train_batch(rows(rank, world, step), bp.token_mean_loss).loss)
+        losses.append(seen)
+    return losses
+
+
+def ignored_and_idle(rank: int, world: int, backend: str) -> bool:
+    """Whether a step with an ignored module that is never called leaves it without gradient."""
+    engine = make_engine(backend, {"ignored_modules": "spare"}, spare=True)
+    steps(engine, rank, world, 0, 1)
+    return all(parameter not in engine.optimizer.state for parameter in engine.module.spare.parameters())
+
+
+def small_gradients(rank: int, world: int) -> list[torch.Tensor]:
+    """The first moment of a weight after a step in fp16 on tiny gradients: kept low, and converted to fp32."""
+    moments = []
+    for keep in (True, False):
+        block = {"param_dtype": "fp16", "reduce_dtype": "fp16", "keep_low_precision_grads": keep}
+        config = {"sharding_strategy": "no_shard", "mixed_precision": block}
+        engine = make_engine("fsdp", config, optim={"use_fp32_master_params": True})
+        data = rows(rank, world, 0)
+        data["advantages"] = data["advantages"] * 1e-7
+        with engine.train_mode():
+            engine.train_batch(data, bp.token_mean_loss)
+        state = engine.layout.optimizer_state(engine.module, engine.optimizer)
+        moments.append(state["model.blocks.0.mlp.1.weight"]["exp_avg"] / 0.1)
+    return moments

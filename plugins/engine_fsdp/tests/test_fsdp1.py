@@ -132,6 +132,12 @@ def test_kept_gradients_have_the_dtype_of_the_table(ranks: RankPool) -> None:
     assert gradient_dtype(UnitPrecision(keep_low_precision_grads=True), torch.bfloat16, sharded=True) == torch.bfloat16
 
 
+def test_small_gradients_kept_in_fp16_are_unscaled_in_fp32(ranks: RankPool) -> None:
+    kept, converted = ranks.run(worker.small_gradients, world=1)[0]
+    torch.testing.assert_close(kept, converted, rtol=1e-2, atol=1e-12)
+    assert converted.abs().median() < 2**-24, "fp16 would hold these"
+
+
 def test_gradients_that_adamw_cannot_take_are_refused_before_the_first_step(ranks: RankPool) -> None:
     cases = [("full_shard", "fp32"), ("no_shard", "bf16"), ("no_shard", "fp32")]
     for sharded, reduced, fine in ranks.run(worker.native_adamw, cases, world=2):
@@ -162,6 +168,19 @@ def test_parameters_are_not_off_loaded_on_a_host_without_accelerator(ranks: Rank
 
 def test_ignored_modules_that_are_trained_do_not_drift_apart(ranks: RankPool) -> None:
     assert ranks.run(worker.ignored_stay_equal, world=2) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("backend", ["fsdp", "fsdp2"])
+def test_ignored_modules_compute_in_the_dtype_around_them(backend: str, ranks: RankPool) -> None:
+    expected, *found = ranks.run(worker.ignored_in_bf16, backend, [None, "head", "embed", r"blocks\.1", r".*\.mlp\.1"],
+                                 world=2)[0]  # fmt: skip
+    for losses in found:
+        assert losses == pytest.approx(expected, rel=2e-2)
+
+
+@pytest.mark.parametrize("backend", ["fsdp", "fsdp2"])
+def test_an_ignored_module_that_takes_no_part_stays_without_gradient(backend: str, ranks: RankPool) -> None:
+    assert ranks.run(worker.ignored_and_idle, backend, world=2) == [True, True]
 
 
 def topology(world: int, **section: Any) -> Topology:

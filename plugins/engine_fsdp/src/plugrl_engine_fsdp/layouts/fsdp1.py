@@ -57,6 +57,7 @@ class Fsdp1Layout(Layout):
             )
         self.plan = plan = self.resolve_plan(policy)
         self._ignored = IgnoredParameters(policy, plan.ignored)
+        self._ignored.compute_as(plan, self.context.device)
         self._state = fsdp1_state.StateNames(policy)
         self.watch = UnitWatch((unit.path, module) for unit, module in plan.modules(policy))
         ensure_process_group()

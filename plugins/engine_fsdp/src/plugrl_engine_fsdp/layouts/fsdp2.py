@@ -35,6 +35,7 @@ class Fsdp2Layout(Layout):
         self._policy = policy
         plan = self.plan(policy)
         self._ignored = IgnoredParameters(policy, plan.ignored)
+        self._ignored.compute_as(plan, self.context.device)
         self.mesh = make_mesh(self.context.device, self.context.topology)
         options: dict[str, Any] = {"mesh": self.mesh, "ignored_params": self._ignored.parameters}
         if self.config.cpu_offload:

@@ -83,7 +83,11 @@ class WrapPlan:
 
     def parent(self, unit: WrapUnit) -> WrapUnit:
         """The unit around an inner unit."""
-        return self[nearest_above(unit.path, {other.path: other for other in self.units})]
+        return self.around(unit.path)
+
+    def around(self, path: str) -> WrapUnit:
+        """The unit that a module below it at ``path`` runs in."""
+        return self[nearest_above(path, {unit.path: unit for unit in self.units})]
 
 
 def resolve_wrap_plan(
