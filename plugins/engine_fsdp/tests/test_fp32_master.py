@@ -83,6 +83,25 @@ def test_gradients_of_a_smaller_type_update_fp32_parameters_in_fp32(kept: torch.
     assert all("fp32_master_param" not in state for state in mine.state.values())
 
 
+def test_a_factor_on_gradients_is_applied_in_fp32_and_once() -> None:
+    scaled, plain = _parameters(shapes=SHAPES[1:3]), _parameters(shapes=SHAPES[1:3])
+    optimizers = [FP32MasterAdamW(parameters, eps=1e-12) for parameters in (scaled, plain)]
+    for step in range(2):
+        for parameters, size in ((scaled, 1.0), (plain, 2.0**-20)):
+            _give_gradients(parameters, step, torch.float16)
+            for parameter in parameters:
+                if parameter.grad is not None and parameters is plain:
+                    gradient = parameter.grad.float() * size
+                    parameter.grad, parameter.grad_dtype = None, torch.float32
+                    parameter.grad = gradient
+        optimizers[0].gradient_factor = 2.0**-20
+        for optimizer in optimizers:
+            optimizer.step()
+        assert optimizers[0].gradient_factor == 1.0
+    assert all(torch.equal(a, b) for a, b in zip(scaled, plain, strict=True))
+    assert copy.deepcopy(optimizers[0]).gradient_factor == 1.0
+
+
 def test_state_is_made_for_parameters_with_a_gradient_alone() -> None:
     parameters = _parameters(torch.bfloat16)
     optimizer = FP32MasterAdamW(parameters)

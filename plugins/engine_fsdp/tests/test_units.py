@@ -20,6 +20,7 @@ from plugrl.platforms.cpu import CpuPlatform
 from plugrl.plugins import load_plugins
 from plugrl_engine_fsdp.backends import DdpEngine, Fsdp1Engine, Fsdp2Engine
 from plugrl_engine_fsdp.config import FsdpConfig
+from plugrl_engine_fsdp.gradients import LocalGradients, global_norm
 from plugrl_engine_fsdp.optim import OptimizerSettings, Schedule, build_optimizer
 from plugrl_engine_fsdp.precision import resolve_precision
 
@@ -79,6 +80,12 @@ def test_precision_follows_section_then_model_then_platform() -> None:
     mixed = compute({"mixed_precision": {"param_dtype": "bf16"}}, "fp32", slow)
     assert (mixed.weights, mixed.compute, mixed.reduce) == (torch.float32, torch.bfloat16, torch.float32)
     assert compute({}, "fp16", slow).needs_loss_scale and not mixed.needs_loss_scale
+    units = {"wrappers": {"head": {"module_names": ["head"]}}, "mixed_precision_rules": {"head": "half"}}
+    for half, scaled in (("fp16", True), ("bf16", False)):
+        policy = {"param_dtype": half, "reduce_dtype": "fp32", "buffer_dtype": None}
+        assert compute({**units, "mixed_precision_policies": {"half": policy}}, "fp32", slow).needs_loss_scale == scaled
+        autocast = {"amp_autocast": {"enabled": True, "precision": half}}
+        assert compute(autocast, "fp32", slow).needs_loss_scale == scaled
     with pytest.raises(ConfigError, match="fp16 needs a loss scale"):
         compute({"mixed_precision_policy": {"param_dtype": "fp16"}}, "fp32", slow)
     with pytest.raises(ConfigError, match="not in 'fp8'"):
@@ -141,3 +148,13 @@ def test_checkpoints_that_do_not_fit_are_named(tmp_path: Path) -> None:
     only_model.checkpoint_config = {"load_contents": ("hf_model",)}
     with pytest.raises(CheckpointError, match="hf_model"):
         only_model.load_checkpoint(str(tmp_path))
+
+
+def test_the_norm_of_low_gradients_is_computed_in_fp32() -> None:
+    half = torch.full((1000,), 4000.0, dtype=torch.float16)
+    rows = [torch.randn(1000, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(9)]
+    double = torch.ones(4, dtype=torch.float64)
+    for tensors in ([half], rows, [*rows, half, double]):
+        exact = torch.cat([tensor.double() for tensor in tensors]).norm().item()
+        for gradients in (LocalGradients([], tensors), LocalGradients(tensors, [])):
+            assert global_norm(gradients, None, torch.device("cpu")) == pytest.approx(exact, rel=1e-6)

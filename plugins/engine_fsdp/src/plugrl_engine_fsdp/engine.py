@@ -31,6 +31,8 @@ from plugrl_engine_fsdp.config.mixed_precision import backend_problems
 from plugrl_engine_fsdp.config.problems import WrapConfigError
 from plugrl_engine_fsdp.distributed import agree_on_batch, rank, replicate_from_first_rank, world_size
 from plugrl_engine_fsdp.ema import Ema
+from plugrl_engine_fsdp.fp32_master import FP32MasterAdamW
+from plugrl_engine_fsdp.gradients import factor_to_norm
 from plugrl_engine_fsdp.layouts import Layout, LayoutContext, choose_layout
 from plugrl_engine_fsdp.loss_scale import LossScale
 from plugrl_engine_fsdp.memory import move_optimizer_state
@@ -318,7 +320,12 @@ class DataParallelEngine(BaseEngine):
         norm = self.layout.gradient_norm(parameters) / self.loss_factor
         finite = math.isfinite(norm)
         if finite:
-            self.layout.scale_gradients(parameters, norm, settings.clip_grad, unscale=1.0 / self.loss_factor)
+            unscale = 1.0 / self.loss_factor
+            if isinstance(optimizer, FP32MasterAdamW):
+                # Gradients that were kept in fp16 would lose to zero, when unscaled in place, what the scale has saved.
+                optimizer.gradient_factor = factor_to_norm(norm, settings.clip_grad, unscale)
+            else:
+                self.layout.scale_gradients(parameters, norm, settings.clip_grad, unscale)
             optimizer.step()
             self.updates += 1
             if self.ema is not None:

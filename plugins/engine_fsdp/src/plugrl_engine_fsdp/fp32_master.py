@@ -35,6 +35,9 @@ class FP32MasterAdamW(torch.optim.Optimizer):
     Raises ValueError for a setting out of range and TypeError for a parameter that is not floating point.
     """
 
+    gradient_factor: float = 1.0
+    """What the next step multiplies gradients by, in fp32; it then becomes 1 again. For unscaling and clipping."""
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -71,10 +74,11 @@ class FP32MasterAdamW(torch.optim.Optimizer):
         found = [[(p, p.grad) for p in group["params"] if p.grad is not None] for group in self.param_groups]
         if any(gradient.is_sparse for pairs in found for _, gradient in pairs):
             raise RuntimeError("FP32MasterAdamW does not support sparse gradients")
+        factor, self.gradient_factor = self.gradient_factor, 1.0
         for group, pairs in zip(self.param_groups, found, strict=True):
             for count, work in self._due(pairs).items():
                 for part in work.parts():
-                    _update(part, count, group)
+                    _update(part, count, group, factor)
         return loss
 
     def _due(self, pairs: list[tuple[torch.nn.Parameter, torch.Tensor]]) -> dict[float, _Work]:
@@ -177,10 +181,12 @@ class _Work:
             yield _Work(*(items[start:] for items in self.lists()))
 
 
-def _update(work: _Work, count: float, group: Mapping[str, Any]) -> None:
+def _update(work: _Work, count: float, group: Mapping[str, Any], factor: float) -> None:
     """One step of AdamW on lists of local tensors; ``count`` is the number of the step, from 1."""
     lr, (beta1, beta2), eps, decay = float(group["lr"]), group["betas"], group["eps"], group["weight_decay"]
     grads = [grad if grad.dtype == torch.float32 else grad.float() for grad in work.grads]
+    if factor != 1.0:
+        grads = list(torch._foreach_mul(grads, factor))
     if decay != 0:
         torch._foreach_mul_(work.masters, 1 - lr * decay)
     torch._foreach_lerp_(work.means, grads, 1 - beta1)

@@ -6,7 +6,7 @@ and one all-reduce of a scalar gives the norm over the whole mesh.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,12 +55,24 @@ def global_norm(gradients: LocalGradients, shard_group: dist.ProcessGroup | None
 def _square(tensors: list[torch.Tensor], device: torch.device) -> torch.Tensor:
     if not tensors:
         return torch.zeros((), device=device)
-    return torch.nn.utils.get_total_norm(tensors).to(device, torch.float32).square()
+    # In its own dtype the norm of an fp16 gradient ends at 65504, and that of a bf16 one has three digits.
+    low = [tensor for tensor in tensors if tensor.dtype.itemsize < 4]
+    norms = [*_norms([tensor for tensor in tensors if tensor.dtype.itemsize >= 4], None), *_norms(low, torch.float32)]
+    return torch.linalg.vector_norm(torch.stack([norm.to(device, torch.float32) for norm in norms])).square()
+
+
+def _norms(tensors: list[torch.Tensor], dtype: torch.dtype | None) -> Sequence[torch.Tensor]:
+    return torch._foreach_norm(tensors, 2, dtype) if tensors else ()
+
+
+def factor_to_norm(norm: float, max_norm: float, unscale: float = 1.0) -> float:
+    """What gradients are multiplied by: ``unscale``, which makes their norm ``norm``, and the cut to ``max_norm``."""
+    return unscale * min(1.0, max_norm / (norm + 1e-6))
 
 
 @torch.no_grad()
 def scale_to_norm(gradients: list[torch.Tensor], norm: float, max_norm: float, unscale: float = 1.0) -> None:
     """Multiply ``gradients`` in place by ``unscale``, which makes their norm ``norm``, and cut it to ``max_norm``."""
-    factor = unscale * min(1.0, max_norm / (norm + 1e-6))
+    factor = factor_to_norm(norm, max_norm, unscale)
     if factor != 1.0 and gradients:
         torch._foreach_mul_(gradients, factor)

@@ -13,4 +13,5 @@ def move_optimizer_state(optimizer: torch.optim.Optimizer, device: torch.device)
     for state in optimizer.state.values():
         for slot, value in state.items():
             if slot != STEP_SLOT and isinstance(value, torch.Tensor) and value.device.type != device.type:
-                state[slot] = value.to(device, non_blocking=True)
+                # Towards the host a copy that nobody waits for would be read there before it has arrived.
+                state[slot] = value.to(device, non_blocking=device.type != "cpu")

@@ -21,11 +21,13 @@ class Precision:
     weights: torch.dtype
     compute: torch.dtype
     reduce: torch.dtype
+    fp16_inside: bool = False
+    """Whether autocast or the policy of single units computes in fp16, whatever ``compute`` is."""
 
     @property
     def needs_loss_scale(self) -> bool:
         """Whether small gradients would vanish: fp16 has five bits of exponent."""
-        return self.compute == torch.float16
+        return self.compute == torch.float16 or self.fp16_inside
 
     @property
     def is_mixed(self) -> bool:
@@ -60,7 +62,11 @@ def resolve_precision(
         weights = DTYPES[config.model_dtype]
     else:
         weights = torch.float32 if trainable else compute
-    return Precision(weights=weights, compute=compute, reduce=reduce)
+    autocast, policies = config.amp_autocast, config.mixed_precision_policies
+    fp16_inside = (autocast.enabled and autocast.precision == "fp16") or any(
+        policies[name].param_dtype == "fp16" for name in config.mixed_precision_rules.values()
+    )
+    return Precision(weights=weights, compute=compute, reduce=reduce, fp16_inside=fp16_inside)
 
 
 def adapter_precision(policy: torch.nn.Module, precision: Precision) -> Precision:
