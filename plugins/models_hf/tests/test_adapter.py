@@ -274,6 +274,7 @@ def test_a_value_model_trains_its_head_beside_the_adapter(model_section, text_ba
         ({"target_modules": ["query", "key"]}, r"target_modules: the model has no key, query\..*down_proj, gate_proj"),
         ({"target_modules": "query.*"}, r"target_modules: .*query.*down_proj, gate_proj"),
         ({"target_modules": ["input_layernorm"]}, r"target_modules: .*not supported"),
+        ({"target_modules": ["q_proj", "embed_tokens"]}, r"target_modules: model\.embed_tokens is no linear layer"),
         ({"modules_to_save": ["score"]}, r"modules_to_save: the model has no 'score'.*lm_head"),
         ({"rank": -1}, r"rank"),
         ({"enable": True, "rank": 0}, r"rank is 0"),

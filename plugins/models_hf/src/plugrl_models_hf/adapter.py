@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from plugrl.config.schema.model import ADAPTER_CONFIG, LoraConfig
 from plugrl.errors import CheckpointError, ConfigError, MissingDependency, one_of
@@ -185,6 +186,12 @@ def attach(
                 f"model.lora: {path} shares its weight with {one_of(sorted(tied[path] - {path}))}; an adapter on one "
                 "of them would part them. Leave it out"
             )
+    other = sorted(path for path, layer in adapter.layers.items() if not _is_product(layer.get_base_layer()))
+    if other:
+        raise ConfigError(
+            f"model.lora.target_modules: {one_of(other[:5])} is no linear layer, and an adapter of another kind can be "
+            "neither saved nor merged here; modules_to_save trains it in full."
+        )
     for layer in adapter.layers.values():
         layer.lora_A.float()
         layer.lora_B.float()
@@ -258,6 +265,11 @@ def linear_names(module: torch.nn.Module) -> tuple[str, ...]:
     """Return the last parts of the names of linear layers, sorted."""
     linear = (path for path, child in module.named_modules() if isinstance(child, torch.nn.Linear))
     return tuple(sorted({path.rpartition(".")[2] for path in linear}))
+
+
+def _is_product(layer: torch.nn.Module) -> bool:
+    """Whether the layer multiplies with one matrix: linear, or transformers' Conv1D with its matrix transposed."""
+    return isinstance(layer, torch.nn.Linear | Conv1D)
 
 
 def _linear_hint(model: PreTrainedModel) -> str:
