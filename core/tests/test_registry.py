@@ -291,3 +291,13 @@ def test_what_a_registry_module_registers_is_built_in_even_while_a_plugin_is_loa
         registry.register("of_the_plugin", two)
     assert registry.keys() == ("built_in",) and registry.entry("built_in").origin.owner == "plugrl"
     assert [claim.key for _, claim in claims] == ["of_the_plugin"]
+
+
+def test_a_block_may_begin_with_the_built_in_entries_alone() -> None:
+    registry: Registry[object] = Registry("thing")
+    registry.register_target("own", "os:sep", origin=Origin(source="built-in"))
+    registry.register("foreign", object(), aliases=("alien",))
+    with registry.temporary(built_in_only=True):
+        assert list(registry.keys()) == ["own"] and "alien" not in registry
+        registry.register("alien", object())
+    assert set(registry.keys()) == {"own", "foreign"} and registry.canonical("alien") == "foreign"

@@ -345,10 +345,18 @@ class Registry(Generic[T]):
     # -- scopes ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def temporary(self) -> Iterator[Registry[T]]:
-        """Restore the present content when the block ends, however it ends: for tests and for trial loading."""
+    def temporary(self, *, built_in_only: bool = False) -> Iterator[Registry[T]]:
+        """Restore the present content when the block ends, however it ends: for tests and for trial loading.
+
+        ``built_in_only`` begins the block without what plugins, extension modules and scripts have registered.
+        """
         before = self.snapshot()
         try:
+            if built_in_only:
+                with self._lock:
+                    foreign = [key for key, entry in self._entries.items() if entry.origin.source != "built-in"]
+                    for key in foreign:
+                        self._forget(key)
             yield self
         finally:
             self.restore(before)

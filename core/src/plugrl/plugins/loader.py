@@ -101,7 +101,7 @@ def isolated() -> Iterator[None]:
 
     with ExitStack() as stack:
         for registry in registries().values():
-            stack.enter_context(registry.temporary())
+            stack.enter_context(registry.temporary(built_in_only=True))
         stack.enter_context(hooks.isolated())
         before = current_ledger(), _settings
         set_current_ledger(None)
