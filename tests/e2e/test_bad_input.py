@@ -42,7 +42,14 @@ def test_one_message_and_exit_code_1(cli: Any, case: str) -> None:
     assert not (cli.folder / "bad").exists(), "a run directory was made"
 
 
-@pytest.mark.parametrize("case", ["missing data file", "missing logger package", "device that is not there"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "missing data file",
+        pytest.param("missing logger package", marks=pytest.mark.slow),
+        pytest.param("device that is not there", marks=pytest.mark.slow),
+    ],
+)
 def test_check_says_what_the_run_would_say(cli: Any, case: str) -> None:
     """What is wrong with other things than keys and names is found without the run too, unless it is not wanted."""
     overrides, expected = CASES[case]

@@ -1,16 +1,12 @@
 """The scenarios of the layout tests: each leaves scalars (JSON) and tensors (safetensors) behind.
 
-The test runs the layouts of one rank itself, and ``python layout_worker.py RANK FOLDER`` twice for those of two ranks.
-``FOLDER/<backend>-<world>/`` gets the results.
+The test runs the layouts of one rank itself, and a pool of processes those of two. The results go to
+``FOLDER/<backend>-<world>/``.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +17,6 @@ from safetensors.torch import save_file
 
 from plugrl.engines.base import BatchOptions
 from plugrl.models import MODELS, register_model
-from plugrl.platforms import set_platform
-from plugrl.platforms.cpu import CpuPlatform
-from plugrl.plugins import load_plugins
 from plugrl_engine_fsdp.backends import DdpEngine, Fsdp2Engine
 
 ENGINES = {"fsdp2": Fsdp2Engine, "ddp": DdpEngine}
@@ -239,36 +232,8 @@ def run_checks(backend: str, rank: int, world: int, folder: Path) -> None:
     out.write()
 
 
-def run_foreign(backend: str, rank: int, world: int, folder: Path, writers: Sequence[str]) -> None:
-    """Load what other layouts wrote, write it back unchanged, and train one step without dropout."""
-    out = Recorder(folder / f"{backend}-{world}-foreign", rank)
-    for writer in writers:
-        engine = make_engine(backend, seed=9)
-        engine.load_checkpoint(str(folder / writer / "checkpoint"))
-        engine.save_checkpoint(str(out.folder / f"from-{writer}"), global_step=2)
-        with engine.train_mode():
-            engine.train_batch(share(rank, world, bp.make_rows(ROWS, seed=2)), bp.token_mean_loss, SPLITS["two"])
-        out.keep(writer, engine.get_per_tensor_param()[0])
-    out.write()
-
-
-def main() -> None:
-    """Run one of two ranks; the layouts of one rank were run before, so that their checkpoints are there."""
-    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    torch.set_num_threads(1)
-    load_plugins()
+def run_two_ranks(rank: int, world: int, folder: str) -> None:
+    """Run every layout as one of two ranks."""
     register_model("engine_test_blocks", bp.build)
-    set_platform(CpuPlatform())
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = f"file://{folder / 'store'}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
     for backend in ENGINES:
-        run_checks(backend, rank, 2, folder)
-    run_foreign("fsdp2", rank, 2, folder, ("ddp-1", "ddp-2"))
-    run_foreign("ddp", rank, 2, folder, ("fsdp2-2",))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+        run_checks(backend, rank, world, Path(folder))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from plugrl.checkpoints import flatten_optimizer_state
-from plugrl.checkpoints.reading import read_optimizer
 from plugrl.models import MODELS, register_model
 from plugrl.platforms import use_platform
 from plugrl.platforms.cpu import CpuPlatform
+from plugrl.testing.ranks import RankPool
 
 DEADLINE_S = 200
 SPLITS = ("whole", "two", "one", "tokens")
@@ -48,33 +44,8 @@ def read_run(folder: Path, name: str) -> Run:
                folder / name)  # fmt: skip
 
 
-def launch_two_ranks(folder: Path) -> None:
-    """Run both ranks with a deadline; the output of a failed one is shown."""
-    command = [sys.executable, str(Path(layout_worker.__file__))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-        )  # fmt: skip
-        for rank in range(2)
-    ]
-    outputs = []
-    try:
-        for process in processes:
-            outputs.append(process.communicate(timeout=DEADLINE_S)[0])
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert all(process.returncode == 0 for process in processes), "\n".join(outputs)
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
+def runs(tmp_path_factory: pytest.TempPathFactory, ranks: RankPool) -> Iterator[dict[str, Run]]:
     """Every layout, run once: one rank in this process, two ranks in two others."""
     folder = tmp_path_factory.mktemp("layouts")
     threads = torch.get_num_threads()
@@ -83,8 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
         register_model("engine_test_blocks", block_policy.build)
         for backend in ("fsdp2", "ddp"):
             layout_worker.run_checks(backend, 0, 1, folder)
-        launch_two_ranks(folder)
-        layout_worker.run_foreign("ddp", 0, 1, folder, ("fsdp2-2", "ddp-2"))
+        ranks.run(layout_worker.run_two_ranks, str(folder), world=2, timeout_s=DEADLINE_S)
     torch.set_num_threads(threads)
     yield {name: read_run(folder, name) for name in LAYOUTS}
 
@@ -186,27 +156,6 @@ def test_export_under_sharding_equals_the_single_process(runs: dict[str, Run]) -
     fresh = {layout: runs[layout].group("fault/before") for layout in LAYOUTS}
     for layout in LAYOUTS[1:]:
         assert_equal(fresh["fsdp2-1"], fresh[layout], rtol=0, atol=0)
-
-
-def test_a_checkpoint_loads_under_another_layout(runs: dict[str, Run]) -> None:
-    folder = runs["fsdp2-2"].folder.parent
-    readers = {"ddp-1": ("fsdp2-2", "ddp-2"), "fsdp2-2": ("ddp-1", "ddp-2"), "ddp-2": ("fsdp2-2",)}
-    continued: dict[str, list[dict[str, torch.Tensor]]] = {}
-    for reader, writers in readers.items():
-        run = read_run(folder, f"{reader}-foreign")
-        for writer in writers:
-            source, again = runs[writer].folder / "checkpoint", run.folder / f"from-{writer}"
-            weights = [load_file(each / "pretrained_model/model.safetensors") for each in (source, again)]
-            assert_equal(*weights, rtol=0, atol=0)
-            moments = [flatten_optimizer_state(read_optimizer(each / "training_state")) for each in (source, again)]
-            assert_equal(*moments, rtol=0, atol=0)
-            for file in ("scheduler_state.json", "optimizer_param_groups.json"):
-                assert (source / "training_state" / file).read_text() == (again / "training_state" / file).read_text()
-            continued.setdefault(writer, []).append(run.group(writer))
-    assert len(continued["ddp-2"]) == len(continued["fsdp2-2"]) == 2
-    for results in continued.values():
-        for result in results[1:]:
-            assert_equal(results[0], result, rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
