@@ -8,6 +8,7 @@ import pickle
 import shutil
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ pytest.importorskip("safetensors")
 
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
+from torch.distributed.checkpoint.metadata import MetadataIndex  # noqa: E402
 
 from plugrl.checkpoints import CheckpointStore, Manifest, verify  # noqa: E402
 from plugrl.checkpoints.convert import convert  # noqa: E402
@@ -177,6 +179,52 @@ def test_an_index_may_not_point_outside(step: Path) -> None:
     (folder / ".metadata").write_bytes(content.replace(b"__0_0.distcp", b"../../passwd"))
     with ShardSource(folder, "model.") as source, pytest.raises(CheckpointError, match=r"points outside"):
         source.whole("block.weight")
+
+
+def lie(index: Any, entry: Any, key: Any) -> dict[str, Callable[[], Any]]:
+    """What an index may claim of the two blocks [3, 4] of one tensor."""
+    first, second = entry.chunks
+    where = index.storage_data[key]
+    return {
+        "takes more than": lambda: (
+            setattr(entry, "size", torch.Size((1 << 40, 4))), setattr(second, "sizes", torch.Size(((1 << 40) - 3, 4)))
+        ),
+        "does not lie within": lambda: setattr(second, "offsets", torch.Size((5, 0))),
+        "28 of 24 elements|36 of 24 elements": lambda: entry.chunks.append(first),
+        "12 of 24 elements": lambda: entry.chunks.pop(),
+        "no type": lambda: setattr(entry.properties, "dtype", "float32"),
+        "or no shape": lambda: setattr(entry, "size", ("a", 4)),
+        "shorter|longer": lambda: setattr(second, "sizes", torch.Size((3,))),
+        "does not say where": lambda: setattr(where, "offset", -1),
+        "where a block of": lambda: setattr(where, "length", 1 << 80),
+    }
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_an_index_that_lies_is_refused_before_anything_is_read(step: Path, number: int) -> None:
+    path = step / "pretrained_model/pytorch_model_fsdp_0/.metadata"
+    index = read_index(path)
+    entry = index.state_dict_metadata["model.block.weight"]
+    key = MetadataIndex("model.block.weight", entry.chunks[0].offsets)
+    said, change = list(lie(index, entry, key).items())[number]
+    # Blocks are looked up by where they begin: the second one goes along where it is moved.
+    info = index.storage_data[MetadataIndex("model.block.weight", entry.chunks[1].offsets)]
+    change()
+    if len(entry.chunks) > 1:
+        index.storage_data[MetadataIndex("model.block.weight", entry.chunks[1].offsets)] = info
+    path.write_bytes(pickle.dumps(index))
+    with pytest.raises(CheckpointError, match=rf"\.metadata is no index of shards: .*({said})"):
+        convert(step)
+    assert not list(path.parent.parent.glob("*.safetensors*"))
+
+
+def test_a_block_of_another_type_is_refused(step: Path) -> None:
+    path = step / "pretrained_model/pytorch_model_fsdp_0/.metadata"
+    index = read_index(path)
+    index.state_dict_metadata["model.block.weight"].properties.dtype = torch.int32
+    path.write_bytes(pickle.dumps(index))
+    with pytest.raises(CheckpointError, match=r"the block of model.block.weight is not what the index says"):
+        convert(step)
 
 
 def test_blocks_that_make_no_whole_are_noticed(tmp_path: Path) -> None:

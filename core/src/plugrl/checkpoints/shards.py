@@ -38,7 +38,8 @@ from plugrl.errors import CheckpointError
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _LARGE = 1 << 20
 """Bytes from which a piece of an archive can only be the tensor's own."""
-_READ_FAULTS = (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError)
+_READ_FAULTS = (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError, EOFError, OverflowError,
+                pickle.UnpicklingError)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +196,7 @@ class ShardSource(TensorSource):
             inside = _overlap(offsets, sizes, chunk.offsets, chunk.sizes)
             if inside is None:
                 continue
-            stored = self._load(MetadataIndex(self._prefix + name, chunk.offsets), chunk.sizes)
+            stored = self._load(MetadataIndex(self._prefix + name, chunk.offsets), chunk.sizes, entry.properties.dtype)
             ours, theirs = inside
             if all(part.stop - part.start == size for part, size in zip(ours, sizes, strict=True)):
                 return stored[theirs]
@@ -217,11 +218,11 @@ class ShardSource(TensorSource):
         """Forget the block that was read last."""
         self._latest = None
 
-    def _load(self, index: MetadataIndex, sizes: Sequence[int]) -> torch.Tensor:
+    def _load(self, index: MetadataIndex, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         with self._lock:
             if self._latest is None or self._latest[0] != index:
                 value = self._unpack(index)
-                if not isinstance(value, torch.Tensor) or tuple(value.shape) != tuple(sizes):
+                if not isinstance(value, torch.Tensor) or (tuple(value.shape), value.dtype) != (tuple(sizes), dtype):
                     raise CheckpointError(f"{self.where}: the block of {index.fqn} is not what the index says.")
                 self._latest = (index, value.detach())
             return self._latest[1]
@@ -232,7 +233,7 @@ class ShardSource(TensorSource):
             raise CheckpointError(f"{self.where}: the index does not say where {index.fqn} lies.")
         if info.transform_descriptors:
             raise CheckpointError(f"{self.where}: {index.fqn} is stored as {info.transform_descriptors}, unknown here.")
-        path = self._folder / info.relative_path
+        path = self._folder / str(info.relative_path)
         if path.resolve().parent != self._folder.resolve():
             raise CheckpointError(f"{self.where}: the index points outside, to {info.relative_path}.")
         try:
