@@ -132,7 +132,7 @@ def test_metrics_are_those_of_all_ranks(whole: Path) -> None:
 
 def test_resumed_at_the_same_size_it_is_the_uninterrupted_run(whole: Path, start: Start, runs: Path) -> None:
     """Dropout, optimizer, average and order of the data: weights and losses are equal bit for bit."""
-    start("halves", "steps=4")
+    start("halves", "steps=4", "parallelism.dp_shard=2")
     first = runs / "halves" / "checkpoints" / "last"
     said = start.resume("--resume=true", f"--config_path={first}/pretrained_model/train_config.json", "steps=8")[0]
     assert "resumed from step 4 (epoch 1, 0 samples into it); optimizer updates so far: 2" in said["said"]

@@ -123,7 +123,8 @@ def _check_run(
     check_launcher_variables()
     preflight(config, task, needed, ranks)
     check_parts(config, needed)
-    check_placed_engines(config, task, needed)
+    if ranks is None:
+        check_placed_engines(config, task, needed)
     run_dir = RunDirectory(config.trainer.default_local_dir)
     trainer = config.trainer
     total = config.sft.total_steps if task == "sft" else trainer.total_training_steps or 0
