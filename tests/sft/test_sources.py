@@ -9,7 +9,7 @@ import pytest
 from plugrl.checkpoints import CheckpointStore
 from plugrl.errors import CheckpointError, ConfigError
 from plugrl.runners.config_path import locate, sft_sources
-from plugrl.runtime.launched import launched
+from plugrl.runtime.launched import Link, launched
 
 VARIABLES = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "node0",
              "MASTER_PORT": "29500"}  # fmt: skip
@@ -87,3 +87,49 @@ def test_a_launchers_variables() -> None:
 def test_variables_that_cannot_be_are_named(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=name):
         launched({**VARIABLES, name: value})
+
+
+class Ended(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_a_store_that_gives_no_answer_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], leaving: bool
+) -> None:
+    """As when its host is frozen or cut off: no call to it returns then, not even on the way out after an error."""
+
+    def end(code: int) -> None:
+        raise Ended(code)
+
+    launch = launched(VARIABLES)
+    assert launch is not None
+    link = Link(launch, timeout_s=3600.0 if leaving else 0.2)
+    monkeypatch.setattr("plugrl.runtime.launched._LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("plugrl.runtime.launched._LEAVE_S", 0.2)
+    monkeypatch.setattr("plugrl.runtime.launched.os._exit", end)
+    if leaving:
+        link._done.set()
+    with pytest.raises(Ended):
+        link._guard()
+    assert "rank 5 has no answer from the store of the ranks (MASTER_ADDR node0)" in capfd.readouterr().err
+
+
+def test_a_store_that_answers_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = launched(VARIABLES)
+    assert launch is not None
+    link = Link(launch, timeout_s=0.0)
+    monkeypatch.setattr("plugrl.runtime.launched._LOOK_EVERY_S", 0.0)
+
+    class Closed:
+        """Closed after some looks, before each of which the store answered."""
+
+        looks = 0
+
+        def wait(self, _: float) -> bool:
+            self.looks += 1
+            link._answers += 1
+            return self.looks > 5
+
+    link._closed = Closed()  # type: ignore[assignment]
+    link._guard()

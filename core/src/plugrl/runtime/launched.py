@@ -25,6 +25,8 @@ _FAILED = "plugrl/failed"
 _LOOK_EVERY_S = 0.5
 _GRACE_S = 3.0
 """How long a rank may take to leave by itself once another one has failed."""
+_LEAVE_S = 4 * _GRACE_S
+"""How long the way out may take, which asks the store as well."""
 _POLL_S = 0.05
 
 
@@ -80,6 +82,9 @@ class Link:
         self._forgotten = 0
         self._waits = False
         self._done = threading.Event()
+        self._closed = threading.Event()
+        self._answers = 0
+        self._error_here = ""
 
     def __enter__(self) -> Link:
         from torch.distributed import DistError, PrefixStore, rendezvous
@@ -100,9 +105,11 @@ class Link:
             raise PlugRLError(f"The ranks do not meet at {where} (MASTER_ADDR, MASTER_PORT): {error}") from error
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._watcher.start()
+        threading.Thread(target=self._guard, name="ranks-guard", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        self._error_here = "" if error is None else f"{one_line(error)}; "
         self._done.set()
         self._watcher.join(2 * _LOOK_EVERY_S)
         other = None
@@ -112,6 +119,7 @@ class Link:
             other = self._report(error)
             if self.launch.is_first:
                 self._linger()
+        self._closed.set()
         del self.store, self._watched, self.base  # closes the store, if it lives here
         if other is not None:
             raise other from error
@@ -160,6 +168,7 @@ class Link:
         while not self._done.wait(_LOOK_EVERY_S):
             try:
                 failed = self._watched.check([_FAILED])
+                self._answers += 1
                 missed = 0
             except RuntimeError:
                 missed += 1
@@ -177,6 +186,21 @@ class Link:
             text = "the launcher is gone" if missed else str(self._error(json.loads(self._watched.get(_FAILED))))
             os.write(2, f"error: {text}\n".encode())
         os._exit(1)
+
+    def _guard(self) -> None:
+        """End this process when the store is silent: a host that is frozen or cut off closes no connection.
+
+        Calls to the store have no deadline of their own then, those of the way out included.
+        """
+        silent, answers = 0, -1
+        while not self._closed.wait(_LOOK_EVERY_S):
+            silent = silent + 1 if answers == self._answers else 0
+            answers = self._answers
+            limit = _LEAVE_S if self._done.is_set() else self.timeout_s
+            if silent * _LOOK_EVERY_S > limit:
+                text = f"{self._error_here}rank {self.launch.rank} has no answer from the store of the ranks"
+                os.write(2, f"error: {text} (MASTER_ADDR {self.launch.master_addr})\n".encode())
+                os._exit(1)
 
     # ----------------------------------------------------------------- words
     def publish(self, name: str, value: Any) -> None:
