@@ -137,9 +137,33 @@ def edit_info(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], No
     return edit
 
 
+def edit_column(rows: dict[int, Any]) -> Callable[[Path], None]:
+    """Other values in some rows of the actions."""
+
+    def edit(root: Path) -> None:
+        path = root / "data/chunk-000/file-000.parquet"
+        table = parquet.read_table(path)
+        values = table.column("action").to_pylist()
+        for row, value in rows.items():
+            values[row] = value
+        place = table.column_names.index("action")
+        column = pyarrow.array(values, pyarrow.list_(pyarrow.float32()))
+        parquet.write_table(table.set_column(place, "action", column), path)
+
+    return edit
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (edit_column({3: [1.0], 4: [1.0, 2.0, 3.0]}), r"column 'action' does not hold \[2\].*its rows have 1, 2, 3"),
+        (edit_column({3: None}), r"column 'action' .* rows have 2, None of them"),
+        (edit_column({3: [1.0, None]}), "column 'action' .* values are missing"),
+        (edit_info(lambda info: info.update(fps=0)), "info.json.*fps is 0"),
+        (edit_info(lambda info: info.update(data_path="{chunk}.parquet")), "info.json.*'chunk'"),
+        (edit_info(lambda info: info.update(features=[])), "info.json: not the description of a data set"),
+        (edit_info(lambda info: info["features"]["action"].update(shape=None)), "info.json: not the description"),
+        (edit_info(lambda info: info["features"].update(x={"dtype": "image", "shape": [8, 8]})), r"of x .*\[8, 8\]"),
         (lambda root: (root / "meta/info.json").unlink(), "info.json cannot be read: No such file"),
         (lambda root: (root / "meta/info.json").write_text("{"), "info.json: not JSON"),
         (lambda root: (root / "meta/info.json").write_text("[]"), "expected a JSON object"),
@@ -159,6 +183,13 @@ def test_a_damaged_data_set_is_one_message(copy: Path, damage: Callable[[Path], 
     damage(copy)
     with pytest.raises(DataError, match=message):
         read(copy)
+
+
+def test_pictures_of_another_size_than_described_are_named(tmp_path: Path) -> None:
+    root = write_lerobot_dataset(tmp_path, (6,))
+    edit_info(lambda info: info["features"][VIDEO].update(shape=[48, 48, 3]))(root)
+    with pytest.raises(DataError, match=r"episode 0 are \(3, 32, 32\); info.json says \(3, 48, 48\)"):
+        read(root).train.batch([0])
 
 
 def test_a_broken_or_shifted_video_is_named(tmp_path: Path) -> None:

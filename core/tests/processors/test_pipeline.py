@@ -95,6 +95,10 @@ def test_a_state_that_does_not_fit_is_refused(tmp_path: Path, change: Any, messa
          "unexpected keyword"),
         ('{"name": "x", "steps": [{"registry_name": "rename_observations_processor", "config": {"rename_map": {}}, '
          '"state_file": "gone.safetensors"}]}', "gone.safetensors cannot be read"),
+        ('{"name": "x", "steps": [{"registry_name": "normalizer_processor", "config": {"features": {"a": '
+         '{"type": "STATE", "shape": [-1]}}, "norm_map": {"STATE": "MEAN_STD"}}}]}', "step normalizer_processor"),
+        ('{"name": "x", "steps": [{"registry_name": "normalizer_processor", "config": {"features": {"a": '
+         '{"type": "STATE"}}, "norm_map": {"STATE": "MEAN_STD"}}}]}', "step normalizer_processor"),
     ],
 )  # fmt: skip
 def test_a_malformed_description_is_one_message(tmp_path: Path, text: str, message: str) -> None:
@@ -120,3 +124,23 @@ def test_what_the_data_set_cannot_give_is_named() -> None:
         Normalizer(FEATURES, {"STATE": "MIN_MAX"}, STATISTICS)
     with pytest.raises(ConfigError, match=r"sft.normalization.actoin: .*action"):
         norm_map({"actoin": "min_max"}, list(FEATURES))
+
+
+@pytest.mark.parametrize(
+    ("mean", "message"),
+    [([1.0], r"has shape \[1\]"), ([1.0] * 3, r"has shape \[3\]"), ([1.0, float("nan")], "has .* not finite")],
+)
+def test_a_statistic_that_does_not_fit_its_feature_is_named(mean: list[float], message: str) -> None:
+    statistics = {"observation.state": {"mean": torch.tensor(mean), "std": torch.ones(2)}}
+    with pytest.raises(ConfigError, match=rf"the statistic 'mean' of observation.state {message}.*\[2\]"):
+        Normalizer({"observation.state": FEATURES["observation.state"]}, {"STATE": "MEAN_STD"}, statistics)
+
+
+def test_a_statistic_of_a_picture_may_be_of_its_channels_alone() -> None:
+    of_channels = {"mean": torch.tensor([0.0, 1.0, 2.0]).reshape(3, 1, 1), "std": torch.ones(3, 1, 1)}
+    features = {"observation.image": FEATURES["observation.image"]}
+    step = Normalizer(features, {"VISUAL": "MEAN_STD"}, {"observation.image": of_channels})
+    assert step({"observation.image": torch.zeros(2, 3, 4, 4)})["observation.image"][0, :, 0, 0].tolist() == [0, -1, -2]
+    other = Normalizer(features, {"VISUAL": "MEAN_STD"})
+    other.load_state_dict({f"observation.image.{name}": value for name, value in of_channels.items()})
+    assert torch.equal(other.state_dict()["observation.image.mean"], step.state_dict()["observation.image.mean"])

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from plugrl.errors import CheckpointError, ConfigError, NotRegistered
+from plugrl.errors import CheckpointError, NotRegistered, one_line
 from plugrl.processors.registry import PROCESSOR_STEPS, ProcessorStep
 
 PREPROCESSOR = "policy_preprocessor"
@@ -83,8 +83,8 @@ def _step(path: Path, registered: Any, config: Any, state_file: Any) -> Processo
     try:
         step = PROCESSOR_STEPS.get(registered)(**config)
         step.load_state_dict(_tensors(path.parent, state_file) if state_file else {})
-    except (NotRegistered, ConfigError, CheckpointError, TypeError) as error:
-        raise CheckpointError(f"{path}, step {registered}: {error}") from error
+    except (NotRegistered, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}, step {registered}: {one_line(error, with_type=False)}") from error
     return step
 
 

@@ -7,6 +7,7 @@ Configuration and names of the state are LeRobot's, so that either reads the oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -74,7 +75,28 @@ class Scaler(ProcessorStep):
                 f"sft.normalization: {name} needs the statistic {statistic!r}, which the data set does not give. "
                 f"It gives: {one_of(known)}."
             )
-        return torch.as_tensor(known[statistic], dtype=torch.float32).expand(shape).clone()
+        value = torch.as_tensor(known[statistic], dtype=torch.float32)
+        fitted = self._fitted(name, value)
+        if fitted is None or not fitted.isfinite().all():
+            problem = f"has shape {list(value.shape)}" if fitted is None else "has values that are not finite"
+            raise ConfigError(
+                f"sft.normalization: the statistic {statistic!r} of {name} {problem}; the feature has the shape "
+                f"{list(shape)}. Correct the statistics of the data set, or give {name} the mode identity."
+            )
+        return fitted
+
+    def _fitted(self, name: str, value: Tensor) -> Tensor | None:
+        """Return a statistic in the shape of its feature, None when it does not fit.
+
+        One of a picture may be of its channels alone.
+        """
+        shape = tuple(self.features[name]["shape"])
+        if value.shape == shape or value.numel() == 1 == math.prod(shape):
+            return value.reshape(shape).clone()
+        spread = len(value.shape) == len(shape) and all(
+            size in (1, whole) for size, whole in zip(value.shape, shape, strict=True)
+        )
+        return value.expand(shape).clone() if spread and self.features[name].get("type") == "VISUAL" else None
 
     def config(self) -> dict[str, Any]:
         """Return features, modes and ``eps``; the statistics are state."""
@@ -87,12 +109,15 @@ class Scaler(ProcessorStep):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take statistics. Raises CheckpointError for names or shapes that do not fit the features."""
         check_names(type(self).__name__, self._tensors, state)
+        tensors = {}
         for name, tensor in state.items():
-            if tensor.numel() != self._tensors[name].numel():
+            fitted = self._fitted(name.rpartition(".")[0], tensor.float())
+            if fitted is None:
                 raise CheckpointError(
                     f"The statistic {name} has shape {tuple(tensor.shape)}, not {tuple(self._tensors[name].shape)}."
                 )
-        self._tensors = {name: tensor.float().reshape(self._tensors[name].shape) for name, tensor in state.items()}
+            tensors[name] = fitted
+        self._tensors = tensors
 
     def __call__(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Scale every feature that the batch has, ``[..., *shape]``."""

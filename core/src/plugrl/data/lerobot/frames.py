@@ -107,6 +107,12 @@ class FrameSamples:
                     place = f"{self.info.data_file(episode)}, {name}"
                     images = [stored[self._starts[which] + number] for number in numbers]
                     pictures.append(torch.stack([decode_image(image, place) for image in images]))
+                shape = tuple(self.info.policy_features[name]["shape"])
+                if tuple(pictures[-1].shape[1:]) != shape:
+                    raise DataError(
+                        f"{self.info.root}: the pictures of {name} in episode {episode.number} are "
+                        f"{tuple(pictures[-1].shape[1:])}; info.json says {shape} (channels, height, width)."
+                    )
         return torch.stack(pictures)
 
     def _read_columns(self) -> dict[str, Any]:
@@ -135,18 +141,28 @@ class FrameSamples:
         try:
             values = _numbers(column)
         except (TypeError, ValueError) as error:
-            raise DataError(f"{path}: column {name!r} holds no numbers ({error}).") from error
+            raise DataError(f"{path}: column {name!r} does not hold {shape} numbers in each row: {error}.") from error
         if values.numel() != len(column) * torch.Size(shape).numel():
             each = values.numel() / max(len(column), 1)
             raise DataError(f"{path}: column {name!r} has {each:g} numbers a row; its shape is {tuple(shape)}.")
-        return values.reshape(-1, *shape).to(getattr(torch, str(feature["dtype"]), values.dtype))
+        dtype = getattr(torch, str(feature["dtype"]), None)
+        return values.reshape(-1, *shape).to(dtype if isinstance(dtype, torch.dtype) else values.dtype)
 
 
 def _numbers(column: Any) -> Tensor:
-    """Return all numbers of a column of numbers, or of lists of them, in one row."""
+    """Return all numbers of a column of numbers, or of lists of them, in one row.
+
+    Raises ValueError when values are missing, or rows have different lengths: the numbers would slip into other rows.
+    """
     array = column.combine_chunks()
+    array = getattr(array, "storage", array)
     while hasattr(array, "flatten") and hasattr(array.type, "value_type"):
+        lengths = array.value_lengths().unique()
+        if len(lengths) > 1:
+            raise ValueError(f"its rows have {one_of(sorted(map(str, lengths.to_pylist())))} of them")
         array = array.flatten()
+    if array.null_count:
+        raise ValueError("values are missing")
     return torch.from_numpy(array.to_numpy(zero_copy_only=False).copy())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,6 +66,7 @@ class DatasetInfo:
                     f"{path}: the data set has version {version}; {VERSION} is read. LeRobot converts older ones."
                 )
             features = values["features"]
+            _check(features, float(values["fps"]), values["data_path"], values.get("video_path"))
             videos = [name for name, feature in features.items() if feature["dtype"] == "video"]
             return DatasetInfo(
                 root=root,
@@ -74,7 +76,7 @@ class DatasetInfo:
                 video_path=values.get("video_path"),
                 table=_read_episodes(root, videos),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{path}: not the description of a data set: {error!r}.") from error
@@ -94,7 +96,7 @@ class DatasetInfo:
         shape = [int(size) for size in feature["shape"]]
         if feature["dtype"] in IMAGE_TYPES:
             names = list(feature.get("names") or ())
-            first = len(names) == 3 and names[0].startswith("channel")
+            first = str(names[0]).startswith("channel") if len(names) == 3 else shape[0] in (1, 3) and shape[2] > 4
             return {"type": "VISUAL", "shape": shape if first else [shape[2], shape[0], shape[1]]}
         if name in BOOKKEEPING:
             return None
@@ -124,6 +126,19 @@ class DatasetInfo:
             raise DataError(f"{self.root / 'meta' / 'info.json'}: {key} is a video, but video_path is not given.")
         chunk, file = episode.video_files[key]
         return self.root / self.video_path.format(video_key=key, chunk_index=chunk, file_index=file)
+
+
+def _check(features: Mapping[str, Mapping[str, Any]], fps: float, data_path: str, video_path: str | None) -> None:
+    """Raise ValueError, or what a value of another type raises, for what would fail later and further away."""
+    if not 0 < fps < math.inf:
+        raise ValueError(f"fps is {fps:g}")
+    for name, feature in features.items():
+        shape = [int(size) for size in feature["shape"]]
+        if feature["dtype"] in IMAGE_TYPES and len(shape) != 3:
+            raise ValueError(f"the pictures of {name} have the shape {shape}")
+    data_path.format(chunk_index=0, file_index=0)
+    if video_path is not None:
+        video_path.format(video_key="", chunk_index=0, file_index=0)
 
 
 def read_json(path: Path) -> dict[str, Any]:
