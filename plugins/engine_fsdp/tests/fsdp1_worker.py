@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.tensor import DTensor
 
 from plugrl.engines.base import BatchOptions
+from plugrl.errors import ConfigError
 from plugrl.models import MODELS, register_model
 from plugrl_engine_fsdp.backends import DdpEngine, Fsdp1Engine, Fsdp2Engine
 from plugrl_engine_fsdp.export import full_tensor
@@ -259,3 +261,24 @@ def small_gradients(rank: int, world: int) -> list[torch.Tensor]:
         state = engine.layout.optimizer_state(engine.module, engine.optimizer)
         moments.append(state["model.blocks.0.mlp.1.weight"]["exp_avg"] / 0.1)
     return moments
+
+
+def flat_rates(rank: int, world: int, critics: list[list[str]], **optim: Any) -> list[Any]:
+    """For each list of critic parameters the elements trained at each rate in flat parameters, or the refusal."""
+    found: list[Any] = []
+    for index, critic in enumerate(critics):
+        register_model(f"engine_test_critic{index}", functools.partial(_with_critic, critic), force=True)
+        try:
+            config = {"use_orig_params": False, "sharding_strategy": "no_shard"}
+            engine = make_engine("fsdp", config, f"critic{index}", {**optim, "value_lr": 1.0}, blocks=2)
+            groups = engine.optimizer.param_groups
+            found.append({group["lr"]: sum(p.numel() for p in group["params"]) for group in groups})
+        except ConfigError as error:
+            found.append(str(error))
+    return found
+
+
+def _with_critic(critic: list[str], *args: Any, **kwargs: Any) -> bp.BlockPolicy:
+    policy = bp.build(*args, **kwargs)
+    policy.critic_parameters = lambda: tuple(name for name, _ in policy.named_parameters() if name in critic)
+    return policy

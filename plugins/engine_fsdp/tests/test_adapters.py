@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from plugrl.engines.registry import EngineRegistry
 from plugrl.errors import ConfigError
 from plugrl.models import get_model
 from plugrl.platforms import use_platform
@@ -144,3 +145,11 @@ def test_on_a_bf16_base_what_is_trained_is_fp32_and_the_adapter_can_be_left_out(
 def test_a_bf16_base_in_fp32_compute_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model_dtype.*accelerator\.mixed_precision"):
         adapters.make_engine("ddp", {"model_dtype": "bf16"})
+
+
+def test_the_printed_plan_has_the_precision_that_an_adapter_trains_in() -> None:
+    engine_class = EngineRegistry.get_engine_cls("language_model", "fsdp2")
+    table = engine_class.wrap_plan(adapters.MODEL, {"dtype": "bf16", "model_dtype": "bf16"}, {}, 2)
+    assert {row[3] for row in table.rows} == {"bf16, reduce fp32"}
+    with pytest.raises(ConfigError, match="model_dtype"):
+        engine_class.wrap_plan(adapters.MODEL, {"dtype": "fp32", "model_dtype": "bf16"}, {}, 2)

@@ -183,6 +183,14 @@ def test_an_ignored_module_that_takes_no_part_stays_without_gradient(backend: st
     assert ranks.run(worker.ignored_and_idle, backend, world=2) == [True, True]
 
 
+def test_flat_parameters_have_the_rate_of_all_they_hold_or_are_refused(ranks: RankPool) -> None:
+    embed, mixed = ranks.run(worker.flat_rates, [["embed.weight"], ["blocks.1.out.bias"]], world=1)[0]
+    blocks = ranks.run(worker.flat_rates, [[]], lr_multipliers={"blocks.0": 3.0}, world=1)[0][0]
+    assert set(embed) == {0.01, 1.0} and embed[1.0] == 32 * 16
+    assert len(blocks) == 2 and blocks[0.03] == embed[0.01] // 2
+    assert "blocks.1.out.bias 1" in mixed and "use_orig_params=true" in mixed
+
+
 def topology(world: int, **section: Any) -> Topology:
     """The resolved topology of a section."""
     return fsdp1_topology(FsdpConfig.model_validate(section), world)

@@ -122,7 +122,8 @@ class DataParallelEngine(BaseEngine):
         problem = checkpoint.format_problem(self.checkpoint_config, topology) if self.trainable else None
         if problem is not None:
             raise ConfigError(problem)
-        policy = self._policy = self._build_policy()
+        policy: Any = self._build_policy()
+        self._policy = policy
         context = LayoutContext(
             config=self.config,
             topology=topology,
@@ -131,12 +132,13 @@ class DataParallelEngine(BaseEngine):
             trainable=self.trainable,
         )
         self.layout = self.layout_class(self.config, topology, self.trainable)(context)
+        critic = policy.critic_parameters() if self.trainable else ()
         self.layout.spread(policy)
         if self.settings is not None:
             check_fp32_masters(self.settings, self.layout)
             if not self.settings.use_fp32_master_params:
                 self.layout.check_native_adamw(policy)
-            self.optimizer = build_optimizer(parameter_groups(policy, self.settings), self.settings)
+            self.optimizer = build_optimizer(parameter_groups(policy, self.settings, critic), self.settings)
             self.schedule = Schedule(self.optimizer, self.settings)
             self.scaler = LossScale(self.config.grad_scaler) if self.precision.needs_loss_scale else None
             if self.config.ema.enable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -60,37 +60,59 @@ class OptimizerSettings:
         return resolve_warmup_steps(self.lr_warmup_steps, self.lr_warmup_steps_ratio, total)
 
 
-def parameter_groups(policy: Any, settings: OptimizerSettings) -> list[dict[str, Any]]:
+def parameter_groups(
+    policy: Any, settings: OptimizerSettings, critic: Collection[str] | None = None
+) -> list[dict[str, Any]]:
     """Group the policy's trainable parameters by their learning rate; those of the rate ``lr`` come first.
 
-    ``value_lr`` is the rate of what the policy calls ``critic_parameters()``; ``lr_multipliers`` go by published name.
-    Raises ConfigError for a multiplier that fits no trainable parameter.
+    ``value_lr`` is the rate of ``critic``, names of the policy before it was wrapped; None asks its
+    ``critic_parameters()``. ``lr_multipliers`` go by published name. Raises ConfigError for a multiplier that fits no
+    trainable parameter, and for rates that differ within one flat parameter.
     """
-    critic = set(policy.critic_parameters())
+    critic = frozenset(policy.critic_parameters() if critic is None else critic)
     if settings.value_lr is not None and not critic:
         _log.warning("optim.value_lr: %s has no value head; the rate is not used", type(policy).__name__)
     published = parameter_names(policy)
     # A fused kernel takes no mixture of sharded and whole parameters, which ignored modules make.
     groups: dict[tuple[float, bool], list[torch.nn.Parameter]] = {}
     unused = set(settings.lr_multipliers)
+    known: list[str] = []
     named = ((clean_name(name), parameter) for name, parameter in policy.named_parameters())
     trainable = {name: parameter for name, parameter in named if parameter.requires_grad}
     for name, parameter in trainable.items():
-        rate = settings.value_lr if name in critic and settings.value_lr is not None else settings.lr
-        fitting = [part for part in settings.lr_multipliers if part in published[id(parameter)]]
-        unused.difference_update(fitting)
-        if fitting:
-            rate *= settings.lr_multipliers[max(fitting, key=len)]
-        groups.setdefault((rate, isinstance(parameter, DTensor)), []).append(parameter)
+        rates: dict[float, str] = {}
+        for own, shown in _held(policy, name, parameter, published[id(parameter)]):
+            rate = settings.value_lr if own in critic and settings.value_lr is not None else settings.lr
+            fitting = [part for part in settings.lr_multipliers if part in shown]
+            unused.difference_update(fitting)
+            known.append(shown)
+            rates.setdefault(rate * settings.lr_multipliers[max(fitting, key=len)] if fitting else rate, shown)
+        if len(rates) > 1:
+            listed = ", ".join(f"{shown} {rate:g}" for rate, shown in rates.items())
+            raise ConfigError(
+                f"optim.value_lr, lr_multipliers: one flat parameter has one rate, and these lie in one: {listed}. "
+                "Set fsdp_config.use_orig_params=true"
+            )
+        groups.setdefault((next(iter(rates)), isinstance(parameter, DTensor)), []).append(parameter)
     if unused:
         part = min(unused)
-        hint = nearest(part, [published[id(parameter)] for parameter in trainable.values()])
+        hint = nearest(part, known)
         raise ConfigError(
             f"optim.lr_multipliers: no trainable parameter has {part!r} in its name"
             + (f"; the nearest is {hint}" if hint else "")
         )
     ordered = sorted(groups.items(), key=lambda item: item[0][0] != settings.lr)
     return [{"params": parameters, "lr": rate} for (rate, _), parameters in ordered]
+
+
+def _held(policy: Any, name: str, parameter: torch.nn.Parameter, published: str) -> list[tuple[str, str]]:
+    """Own and published names of what a parameter stands for: itself, or those that FSDP1 made one flat one of."""
+    flattened = getattr(parameter, "_fqns", None)
+    if flattened is None:
+        return [(name, published)]
+    prefix = name.rpartition(".")[0]
+    names = [clean_name(f"{prefix}.{inner}" if prefix else inner) for inner in flattened]
+    return [(own, policy.published_name(own) or own) for own in names]
 
 
 def check_fp32_masters(settings: OptimizerSettings, layout: Layout) -> None:

@@ -10,7 +10,7 @@ from plugrl.platforms import get_platform
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.config.mixed_precision import backend_problems
 from plugrl_engine_fsdp.config.problems import WrapConfigError
-from plugrl_engine_fsdp.precision import resolve_precision, unit_precision
+from plugrl_engine_fsdp.precision import adapter_precision, resolve_precision, unit_precision
 from plugrl_engine_fsdp.wrapping.plan import WrapPlan, WrapUnit, resolve_wrap_plan
 
 if TYPE_CHECKING:
@@ -30,9 +30,11 @@ def planned_table(
     layout = engine.layout_class(config, topology, trainable)
     read = model_config.get if isinstance(model_config, dict) else lambda key: getattr(model_config, key, None)
     precision = resolve_precision(config, read("precision"), trainable, get_platform())
-    policy = get_model_skeleton(model_config, torch_dtype=precision.weights)
+    policy: Any = get_model_skeleton(model_config, torch_dtype=precision.weights)
     if not trainable:
         policy.requires_grad_(False)
+    elif policy.adapter_config() is not None:
+        precision = adapter_precision(policy, precision)
     if not layout.has_units:
         total = sum(parameter.numel() for parameter in policy.parameters())
         reason = f"layout {layout.name} ({topology}) has no units"
