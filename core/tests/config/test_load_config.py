@@ -69,6 +69,20 @@ def test_keys_that_a_plugin_keeps_in_its_section_may_stand_elsewhere(write: Any)
 
 
 @pytest.mark.parametrize(
+    ("override", "key", "remedy"),
+    [
+        ("--dataset.repo_id=someone/something", "dataset", "data.source=lerobot"),
+        ("--policy.type=act", "policy", "use model"),
+        ("--optimizer.type=adamw", "sft.optim.type", "AdamW"),
+        ("--wandb.enable=true", "wandb", "trainer.logger"),
+    ],
+)
+def test_keys_of_another_trainer_name_their_counterpart(write: Any, override: str, key: str, remedy: str) -> None:
+    text = failure(write, override)
+    assert text.startswith(f"{key}: unknown key; ") and remedy in text
+
+
+@pytest.mark.parametrize(
     ("override", "parts"),
     [
         ("actor.clip_ration=1", ["actor.clip_ration: unknown key", "did you mean actor.clip_ratio?", "command line"]),

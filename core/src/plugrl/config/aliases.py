@@ -61,6 +61,16 @@ FOLLOWS: dict[KeyPath, KeyPath] = {
 """Keys that take the value of another key unless they are given."""
 
 HINTS: dict[KeyPath, str] = {
+    ("dataset",): "use data.source=lerobot and data.source_options: root (a folder), episodes, delta_timestamps",
+    ("policy",): "use model: model_type and the model's own keys, and model.path for policy.path",
+    ("env",): "training does not evaluate in an environment; sft.eval_every validates on held-out samples",
+    ("scheduler",): "use sft.optim.lr_scheduler_type, lr_warmup_steps, min_lr_ratio and num_cycles",
+    ("sft", "optim", "type"): "the optimizer is AdamW",
+    ("eval_freq",): "use sft.eval_every, which validates on held-out samples",
+    ("num_workers",): "every worker reads ahead by itself",
+    ("save_checkpoint",): "use trainer.save_freq; the last step is always saved",
+    ("trackio",): "name it in trainer.logger",
+    ("wandb",): "name it in trainer.logger",
     ("accelerator",): "it has mixed_precision, gradient_accumulation.steps, grad_scaler, ddp and fsdp; compiling is "
     "not implemented, and activation checkpointing is model.enable_gradient_checkpointing",
     ("actor", "grad_clip"): "the norm is clipped by actor.optim.clip_grad",
