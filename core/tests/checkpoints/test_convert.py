@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from torch.distributed.checkpoint.metadata import MetadataIndex  # noqa: E402
 
 from plugrl.checkpoints import CheckpointStore, Manifest, verify  # noqa: E402
-from plugrl.checkpoints.convert import convert  # noqa: E402
+from plugrl.checkpoints.convert import convert, gather_if_needed  # noqa: E402
 from plugrl.checkpoints.description import describe  # noqa: E402
 from plugrl.checkpoints.parts import Part, deliver  # noqa: E402
 from plugrl.checkpoints.publish import push_to_hub  # noqa: E402
@@ -136,6 +136,14 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(
         assert {name: source.whole(name).tolist() for name in source.specs} == {
             name: tensor.tolist() for name, tensor in TENSORS.items()
         }
+
+
+def test_a_model_that_shall_be_loaded_is_gathered_once(step: Path) -> None:
+    gather_if_needed(step / "pretrained_model")
+    written = step / "pretrained_model" / "model.safetensors"
+    before = written.stat().st_mtime_ns
+    gather_if_needed(step / "pretrained_model")
+    assert written.stat().st_mtime_ns == before and "pretrained_model/model.safetensors" in verify(step).files
 
 
 def test_averaged_weights_are_converted_where_they_lie(step: Path) -> None:

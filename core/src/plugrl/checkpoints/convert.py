@@ -62,6 +62,13 @@ def convert(path: str | Path, *, delete_shards: bool = False) -> Path:
     return target
 
 
+def gather_if_needed(path: str | Path) -> None:
+    """Write the one file of a model that lies in shards alone, as loading it needs. Raises as :func:`convert`."""
+    _, folder = model_folder(path)
+    if holds_shards(folder / MODEL_SHARDS) and not (folder / weights_file_name(folder)).is_file():
+        convert(folder)
+
+
 def model_folder(path: str | Path) -> tuple[Path, Path]:
     """Return the folder of the step and that of its model: the one that ``path`` lies in, averages included.
 

@@ -152,6 +152,9 @@ def after_sft(config: RunConfig, inputs: Inputs, session: RaySession, tracker: T
         _sft(config, phase, session, tracker)
         found = store.resolve("last")
     assert found is not None
+    from plugrl.checkpoints.convert import gather_if_needed
+
+    gather_if_needed(found / WEIGHTS)
     return with_model(config, found / WEIGHTS)
 
 
