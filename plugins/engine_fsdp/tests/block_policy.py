@@ -118,8 +118,8 @@ def token_mean_loss(outputs: Mapping[str, torch.Tensor], batch: Mapping[str, tor
 
 def named_gradients(engine: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Whole gradients under the parameters' names. Collective."""
-    from plugrl_engine_fsdp.export import full_tensor
+    from plugrl_engine_fsdp.checkpoint.contents import gather
 
     for name, parameter in engine.module.named_parameters():
         if parameter.grad is not None:
-            yield name, full_tensor(parameter.grad).clone()
+            yield name, gather(parameter.grad, engine.device).clone()

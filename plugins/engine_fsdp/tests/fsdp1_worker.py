@@ -19,7 +19,7 @@ from plugrl.engines.base import BatchOptions
 from plugrl.errors import ConfigError
 from plugrl.models import MODELS, register_model
 from plugrl_engine_fsdp.backends import DdpEngine, Fsdp1Engine, Fsdp2Engine
-from plugrl_engine_fsdp.export import full_tensor
+from plugrl_engine_fsdp.checkpoint.contents import gather
 
 ENGINES = {"fsdp": Fsdp1Engine, "fsdp2": Fsdp2Engine, "ddp": DdpEngine}
 OPTIM = {"lr": 1e-2, "clip_grad": 0.5, "eps": 1e-3}
@@ -64,7 +64,7 @@ def optimizer_state(engine: Any) -> dict[str, torch.Tensor]:
     """The whole state of the optimizer."""
     state = engine.layout.optimizer_state(engine.module, engine.optimizer)
     slots = [(f"{name}/{slot}", value) for name, found in state.items() for slot, value in sorted(found.items())]
-    return {name: full_tensor(value).clone() for name, value in slots}
+    return {name: gather(value, engine.device).clone() for name, value in slots}
 
 
 def train(rank: int, world: int, backend: str, config: Any) -> dict[str, Any]:

@@ -368,7 +368,7 @@ class DataParallelEngine(BaseEngine):
     def get_per_tensor_param(
         self, merged: bool = True
     ) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
-        """Stream (published name, full tensor); off-loaded parameters are loaded while the stream runs. Collective."""
+        """Stream (published name, full tensor on the device), from parameters that may be off-loaded. Collective."""
         policy: Any = self.module
         if merged:
             return policy.merged_tensors(export.stream(self)), None

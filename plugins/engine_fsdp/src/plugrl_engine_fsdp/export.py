@@ -6,16 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.tensor import DTensor
+
+from plugrl_engine_fsdp.checkpoint.contents import gather
 
 if TYPE_CHECKING:
     from plugrl_engine_fsdp.engine import DataParallelEngine
-
-
-def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole of a sharded tensor (collective), or the tensor itself without a copy."""
-    tensor = tensor.detach()
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def stream(
@@ -24,16 +19,10 @@ def stream(
     """Yield (published name, full tensor) on the device, one gathered tensor alive at a time. Collective.
 
     ``wanted`` picks tensors by name; None takes all.
-    Without sharding the tensors are the live weights, not copies: use them before the next optimizer step.
+    What lies on the host is copied tensor by tensor. Without sharding and off-loading the tensors are the live weights,
+    not copies: use them before the next optimizer step.
     """
-    first = next(engine.module.parameters(), None)
-    loaded_here = first is not None and first.device.type != engine.device.type
-    if loaded_here:
-        engine.to(engine.device.type, model=True, optimizer=False, grad=True)
-    try:
-        for name, tensor in engine.layout.named_tensors(engine.module).items():
-            if wanted is None or wanted(name):
-                yield name, full_tensor(tensor)
-    finally:
-        if loaded_here:
-            engine.to("cpu", model=True, optimizer=False, grad=True)
+    for name, tensor in engine.layout.named_tensors(engine.module).items():
+        if wanted is None or wanted(name):
+            # One by one: FSDP2's own off-loading puts back on the host at once what is moved as a whole.
+            yield name, gather(tensor, engine.device).to(engine.device)
