@@ -7,7 +7,7 @@ from typing import Any
 
 import block_policy as bp
 import torch
-import torch.distributed as dist
+from layout_worker import mean_over_ranks
 
 from plugrl.engines.base import BatchOptions
 from plugrl.engines.registry import EngineRegistry
@@ -32,15 +32,6 @@ def share_of(rank: int, world: int, seed: int) -> dict[str, torch.Tensor]:
     """This rank's rows of a global batch that depends on the seed alone."""
     rows = GLOBAL_ROWS // world
     return bp.slice_rows(bp.make_rows(GLOBAL_ROWS, seed=seed), rank * rows, (rank + 1) * rows)
-
-
-def mean_over_ranks(value: float) -> float:
-    """The mean of a float over the ranks."""
-    if not dist.is_initialized():
-        return value
-    tensor = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(tensor)
-    return float(tensor) / dist.get_world_size()
 
 
 def weights_of(engine: Any) -> dict[str, torch.Tensor]:

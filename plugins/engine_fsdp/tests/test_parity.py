@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import block_policy
 import parity
 import pytest
 import torch
 
+from plugrl.engines.base import BatchOptions
 from plugrl.platforms import use_platform
 from plugrl.platforms.cpu import CpuPlatform
 from plugrl.testing.ranks import RankPool
@@ -64,6 +66,22 @@ def test_twenty_steps_with_accumulation_and_clipping_agree_with_one_process(
     assert max(one_process["norms"]) > parity.OPTIM["clip_grad"], "nothing was clipped"
     for run in runs:
         assert_same_training(run, one_process)
+
+
+@pytest.mark.parametrize("window", [2, 3])
+def test_the_same_batch_again_in_a_window_leaves_the_gradient_as_it_was(window: int) -> None:
+    """Compared by the norm before clipping, which would hide a factor."""
+    with use_platform(CpuPlatform()):
+        once, again = parity.make_engine("ddp"), parity.make_engine("ddp")
+        data = parity.share_of(0, 1, seed=0)
+        with once.train_mode():
+            expected = float(once.train_batch(data, block_policy.token_mean_loss).metrics["grad_norm"])
+        for index in range(window):
+            options = BatchOptions(window=window, window_index=index)
+            with again.train_mode(zero_grad_on_exit=options.closes_window):
+                result = again.train_batch(data, block_policy.token_mean_loss, options)
+            assert ("grad_norm" in result.metrics) == options.closes_window
+    assert float(result.metrics["grad_norm"]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_window_is_one_update_on_the_mean_of_its_batches(one_process: dict[str, Any]) -> None:
