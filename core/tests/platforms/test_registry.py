@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from plugrl.errors import DuplicateRegistration, PluginError
-from plugrl.platforms import PlatformBase, PlatformRegistry
+from plugrl.platforms import Available, PlatformBase, PlatformRegistry
+from plugrl.platforms.registry import declared_capabilities
 
 Make = Callable[..., type[PlatformBase]]
 
@@ -49,6 +50,7 @@ CONCRETE = {
     "get_device_uuid",
     "apply_model_patches",
     "check_smi_command",
+    "offered_capabilities",
 }
 
 
@@ -136,3 +138,28 @@ def test_hanging_smi_command_gives_up(tmp_path: Path, monkeypatch: pytest.Monkey
     start = time.monotonic()
     assert not PlatformBase.check_smi_command(_script(tmp_path, "slow-smi", "exec sleep 60"), timeout_s=0.3)
     assert time.monotonic() - start < 10
+
+
+def test_the_built_in_platform_declares_what_virtual_devices_can_do() -> None:
+    declared = declared_capabilities("cpu")
+    assert {"platform.devices", "numerics.fp32", "dist.fsdp2", "rl.resume"} <= set(declared)
+    assert not {"platform.memory.limit", "platform.visible_env"} & set(declared)
+    pytest.importorskip("torch")
+    from plugrl.platforms.cpu import CpuPlatform
+
+    assert declared_capabilities("cpu", CpuPlatform()) == declared
+
+
+def test_a_build_may_offer_less_than_is_declared_and_never_more(make_platform: Make) -> None:
+    cls = make_platform()
+    PlatformRegistry.register(platform="small", probe=Available, capabilities=("platform.rng",))(cls)
+    cls.offered_capabilities = lambda self, declared: ()
+    assert declared_capabilities("small", cls()) == ()
+    cls.offered_capabilities = lambda self, declared: (*declared, "platform.ipc")
+    with pytest.raises(PluginError, match='"small" offers platform.ipc, which its manifest does not declare'):
+        declared_capabilities("small", cls())
+
+
+def test_the_decorator_refuses_an_unknown_capability(make_platform: Make) -> None:
+    with pytest.raises(PluginError, match="did you mean platform.streams"):
+        PlatformRegistry.register(platform="small", capabilities=("platform.stream",))

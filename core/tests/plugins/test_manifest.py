@@ -16,6 +16,7 @@ from plugrl.plugins import (
     Plugin,
     RewardEntry,
 )
+from plugrl.plugins.capabilities import LEVELS, PLATFORM_CAPABILITIES, level_of
 from plugrl.provenance import Origin
 
 TARGET = "acme.module:thing"
@@ -101,7 +102,9 @@ def test_registrations_carry_the_kinds_own_fields_and_the_line_of_the_entry():
     assert claim.origin.plugin == "acme" and claim.origin.file == __file__ and claim.origin.line > 0
     platform = PlatformEntry(name="p", vendor="v", device="d", probe=TARGET, aliases=("q",), target=TARGET)
     (claim,) = platform.registrations(Origin())
-    assert claim.aliases == ("q",) and claim.meta == {"vendor": "v", "device": "d", "probe": TARGET, "priority": 50}
+    assert claim.aliases == ("q",) and claim.meta == {
+        "vendor": "v", "device": "d", "probe": TARGET, "priority": 50, "capabilities": ()
+    }  # fmt: skip
 
 
 def test_entries_are_listed_platforms_first():
@@ -110,3 +113,22 @@ def test_entries_are_listed_platforms_first():
         platforms=(PlatformEntry(name="p", vendor="v", device="d", probe=TARGET, target=TARGET),),
     )
     assert [entry.kind for entry in plugin.entries()] == ["platform", "reward"]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "words"),
+    [
+        (("numerics.autocats",), ["'numerics.pb16' is no capability", "did you mean numerics.autocast"]),
+        (("platform.rng", "platform.rng"), ["'platform.rng' is declared twice"]),
+        ("platform.rng", ["capabilities must be a tuple of names, not 'platform.rng'"]),
+    ],
+)
+def test_a_platform_declares_only_capabilities_that_exist(capabilities: object, words: list[str]) -> None:
+    entry = PlatformEntry(name="p", vendor="v", device="d", probe=TARGET, target=TARGET, capabilities=capabilities)
+    (problem,) = manifest(platforms=(entry,)).problems()
+    assert all(word in problem for word in words), problem
+
+
+def test_every_capability_has_a_level_and_a_meaning() -> None:
+    assert {level_of(name) for name in PLATFORM_CAPABILITIES} == set(LEVELS) - {"L0"}
+    assert all(text and "\n" not in text for text in PLATFORM_CAPABILITIES.values())

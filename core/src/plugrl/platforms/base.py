@@ -167,6 +167,11 @@ class PlatformBase(ABC):
         """Vendor whose engines of the same device type also run here, for devices that imitate another vendor's."""
         return None
 
+    # ----------------------------------------------------------------- conformance
+    def offered_capabilities(self, declared: tuple[str, ...]) -> tuple[str, ...]:
+        """Return which of the manifest's capabilities this installation has: a build without some of them says so."""
+        return declared
+
     # ----------------------------------------------------------------- profiling
     @abstractmethod
     def nvtx_range(self, msg: str) -> AbstractContextManager[Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any, ClassVar, TypeAlias
 
+from plugrl.plugins.capabilities import bad_capabilities
 from plugrl.provenance import Origin
 from plugrl.registry import Registration
 
@@ -130,7 +131,8 @@ class Entry:
 @dataclass(frozen=True, kw_only=True)
 class PlatformEntry(Entry):
     """A platform. ``probe`` names a cheap function that returns ``Available`` or ``Unavailable`` and never initialises
-    the device; among available platforms the highest ``priority`` is chosen. ``device`` is torch's device type."""
+    the device; among available platforms the highest ``priority`` is chosen. ``device`` is torch's device type.
+    ``capabilities`` are ids of :mod:`plugrl.plugins.capabilities` that the conformance kit shall find."""
 
     kind: ClassVar[str] = "platform"
     name: str
@@ -139,6 +141,7 @@ class PlatformEntry(Entry):
     probe: str
     aliases: tuple[str, ...] = ()
     priority: int = 50
+    capabilities: tuple[str, ...] = ()
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the declaration, each as a phrase."""
@@ -148,6 +151,8 @@ class PlatformEntry(Entry):
         yield from bad_text("device", self.device)
         if not isinstance(self.priority, int):
             yield f"priority is {self.priority!r}, not a whole number"
+        wrong = list(bad_names("capabilities", self.capabilities))
+        yield from wrong or bad_capabilities(self.capabilities)
 
 
 @dataclass(frozen=True, kw_only=True)
