@@ -118,7 +118,7 @@ def test_entries_are_listed_platforms_first():
 @pytest.mark.parametrize(
     ("capabilities", "words"),
     [
-        (("numerics.autocats",), ["'numerics.pb16' is no capability", "did you mean numerics.autocast"]),
+        (("numerics.autocats",), ["'numerics.autocats' is no capability", "did you mean numerics.autocast"]),
         (("platform.rng", "platform.rng"), ["'platform.rng' is declared twice"]),
         ("platform.rng", ["capabilities must be a tuple of names, not 'platform.rng'"]),
     ],
