@@ -273,7 +273,7 @@ class Registry(Generic[T]):
         if missing:
             raise MissingDependency(
                 f"{title} needs {', '.join(entry.needs)}; not importable: {', '.join(missing)}. "
-                f"Install it with: pip install {entry.origin.distribution or ' '.join(missing)}"
+                f"Install it with: {install_command(missing, entry.origin)}"
             )
         assert entry.target is not None
         try:
@@ -370,6 +370,18 @@ class Registry(Generic[T]):
         """Put back the content that :meth:`snapshot` returned."""
         with self._lock:
             self._entries, self._aliases, self._loaded, self._failures = map(dict, state)
+
+
+def install_command(missing: Sequence[str], origin: Origin) -> str:
+    """Return the command that brings the modules that an entry of ``origin`` needs.
+
+    A package of PlugRL is named as its module is; anything else is a dependency of the entry's own distribution.
+    """
+    ours = [name.partition(".")[0].replace("_", "-") for name in missing if name.startswith("plugrl_")]
+    others = [name for name in missing if not name.startswith("plugrl_")]
+    if others and origin.distribution:
+        others = [origin.distribution]
+    return f"pip install {' '.join((*ours, *others))}"
 
 
 _stage: ContextVar[list[tuple[Registry[Any], Registration]] | None] = ContextVar("plugrl_stage", default=None)

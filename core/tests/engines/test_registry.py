@@ -15,6 +15,7 @@ from plugrl.engines import BaseEngine, EngineRegistry  # noqa: E402
 from plugrl.errors import DuplicateRegistration, EngineNotFound, PluginError  # noqa: E402
 from plugrl.plugins import EngineEntry, Ledger, Plugin, PluginRecord  # noqa: E402
 from plugrl.plugins.ledger import current_ledger, set_current_ledger  # noqa: E402
+from plugrl.registry import Origin, install_command  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("engines")
 Make = Callable[..., type[BaseEngine]]
@@ -177,3 +178,28 @@ def test_new_passes_arguments_through(make_engine: Make, on_platform: Use) -> No
     engine = EngineRegistry.new(LM, "fsdp2", "model", "engine", optimizer_config="optimizer", checkpoint_config=None)
     assert (engine.model_config, engine.engine_config) == ("model", "engine")
     assert (engine.optimizer_config, engine.checkpoint_config) == ("optimizer", None)
+
+
+def test_an_engine_whose_needs_are_missing_is_passed_over_visibly(
+    make_engine: Make, engines: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another one takes its place with a warning; without another the error has the command that installs it."""
+    needs = {"needs": ("plugrl_engine_absent",), "origin": Origin(distribution="plugrl-platform-acme", version="1.0")}
+    engines.register_target((LM, "big", "gpux", "acme"), "a.b:C", **needs)
+    with pytest.raises(EngineNotFound, match=r"\(gpux, acme\): plugrl-platform-acme 1.0 .*`pip install plugrl-engine-a"):
+        EngineRegistry.get_engine_cls(LM, "big", device="gpux", vendor="acme")
+    lines = EngineRegistry.explain(LM, "big", device="gpux", vendor="acme").lines()
+    assert "skipped." in lines[0] and "plugrl_engine_absent" in lines[0] and lines[-1] == "-> no engine"
+    cls = EngineRegistry.register(LM, "big")(make_engine())
+    with caplog.at_level(logging.WARNING):
+        assert EngineRegistry.get_engine_cls(LM, "big", device="gpux", vendor="acme") is cls
+    assert "passed over" in caplog.text and "pip install plugrl-engine-absent" in caplog.text
+    assert EngineRegistry.explain(LM, "big", device="gpux", vendor="acme").to_dict()["steps"][0]["skipped"]
+
+
+def test_the_command_that_installs_what_is_missing() -> None:
+    acme = Origin(distribution="acme")
+    assert install_command(["plugrl_engine_x"], acme) == "pip install plugrl-engine-x"
+    assert install_command(["numpy", "plugrl_engine_x"], acme) == "pip install plugrl-engine-x acme"
+    assert install_command(["numpy"], acme) == "pip install acme"
+    assert install_command(["numpy"], Origin()) == "pip install numpy"

@@ -10,7 +10,8 @@ from typing import Any
 from plugrl.environment import read_environment
 from plugrl.errors import UserError, nearest, one_of
 from plugrl.plugins.ledger import current_ledger, failures_for
-from plugrl.registry import Registry, RegistryEntry, normalize_name
+from plugrl.registry import Registry, RegistryEntry, install_command, normalize_name
+from plugrl.targets import is_importable
 
 ANY_DEVICE = "*"
 EngineKey = tuple[str, str, str, str | None]
@@ -19,12 +20,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LookupStep:
-    """One key that was tried: what it stands for, whether it is registered, and the failed plugins that claim it."""
+    """One key that was tried: what it stands for, whether an engine for it can be used, and what is in the way.
+
+    failures: the failed plugins that claim the key. skipped: why the engine registered under it cannot be used here:
+    modules that it needs are not installed.
+    """
 
     key: EngineKey
     what: str
     found: bool
     failures: tuple[str, ...] = ()
+    skipped: str = ""
+
+    def state(self) -> str:
+        """Say what became of the step."""
+        if self.found:
+            return "found"
+        return f"skipped. {self.skipped}" if self.skipped else " ".join(("not registered.", *self.failures))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +54,20 @@ class EngineExplanation:
         """Return the path as text, one line per step."""
         rows = []
         for step in self.steps:
-            state = "found" if step.found else " ".join(("not registered.", *step.failures))
-            rows.append(f"{step.what} {device_text(step.key)}: {state}")
+            rows.append(f"{step.what} {device_text(step.key)}: {step.state()}")
         rows.append(f"-> {self.entry.location} of {self.entry.origin}" if self.entry else "-> no engine")
         return rows
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
         steps = [
-            {"key": list(step.key), "what": step.what, "found": step.found, "failures": list(step.failures)}
+            {
+                "key": list(step.key),
+                "what": step.what,
+                "found": step.found,
+                "failures": list(step.failures),
+                "skipped": step.skipped,
+            }
             for step in self.steps
         ]
         entry = None
@@ -69,19 +86,30 @@ class EngineExplanation:
 def look_up(
     engines: Registry[Any], model_type: str, backend: str, device: str | None, vendor: str | None
 ) -> EngineExplanation:
-    """Try the keys in order until one is registered. Imports no engine."""
+    """Try the keys in order until one has an engine whose needs are there. Imports no engine."""
     model_type, backend = normalize_name(model_type), normalize_name(backend)
     where, who = _device_and_vendor(device, vendor)
     steps: list[LookupStep] = []
     for what, key in _candidates(model_type, backend, where, who):
-        found = key in engines
-        steps.append(LookupStep(key, what, found, () if found else _failed_providers(key)))
-        if found:
+        steps.append(_step(engines, key, what))
+        if steps[-1].found:
             break
     entry = engines.entry(steps[-1].key) if steps[-1].found else None
     return EngineExplanation(
         model_type=model_type, backend=backend, device=where, vendor=who, steps=tuple(steps), entry=entry
     )
+
+
+def _step(engines: Registry[Any], key: EngineKey, what: str) -> LookupStep:
+    """Look at one key. An entry whose needs are missing is passed over: another one may do, and the step says so."""
+    if key not in engines:
+        return LookupStep(key, what, False, _failed_providers(key))
+    entry = engines.entry(key)
+    missing = [name for name in entry.needs if not is_importable(name)]
+    if not missing:
+        return LookupStep(key, what, True)
+    text = f"{entry.origin} provides it but needs {', '.join(missing)}, which is not installed: "
+    return LookupStep(key, what, False, skipped=text + f"`{install_command(missing, entry.origin)}`.")
 
 
 def _device_and_vendor(device: str | None, vendor: str | None) -> tuple[str, str | None]:
@@ -169,7 +197,9 @@ def missing_text(found: EngineExplanation, keys: Iterable[EngineKey]) -> str:
     """Say which part of the key nobody registered, what there is instead, and which plugins failed."""
     keys = list(keys)
     types = {key[0] for key in keys}
-    reasons = " ".join(failures_for("engine", found.steps[0].key)) or "Run `plugrl plugins list --all`."
+    skipped = [f"{device_text(step.key)}: {step.skipped}" for step in found.steps if step.skipped]
+    known = [*skipped, *failures_for("engine", found.steps[0].key)]
+    reasons = " ".join(known) or "Run `plugrl plugins list --all`."
     if found.model_type not in types:
         text = f'Unknown model type "{found.model_type}".'
         return f"{_unknown(text, found.model_type, types)} {reasons}"

@@ -134,4 +134,13 @@ def _log_fallback(found: EngineExplanation) -> None:
     if exact in _logged:
         return
     _logged.add(exact)
+    for step in found.steps:
+        if step.skipped:
+            logger.warning(
+                "Engine %s/%s for %s is passed over. %s",
+                found.model_type,
+                found.backend,
+                device_text(step.key),
+                step.skipped,
+            )
     logger.info("Engine %s/%s for %s: %s", found.model_type, found.backend, device_text(exact), device_text(used))
