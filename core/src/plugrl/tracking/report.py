@@ -7,18 +7,17 @@ import os
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
-from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from plugrl.errors import DataError
 from plugrl.tracking.files import write_atomic
+from plugrl.tracking.page import render_page, render_tiles
 from plugrl.tracking.report_tables import configuration, plugin_table, version_list
 from plugrl.tracking.run_directory import RunDirectory
 from plugrl.tracking.samples import Comparison, compare, reward_of
 from plugrl.tracking.series import make_panels
-from plugrl.tracking.summary import Tile, TimeShare, tiles, time_shares
+from plugrl.tracking.summary import TimeShare, tiles, time_shares
 from plugrl.tracking.svg import chart, format_value, legend
 
 _END_OF_TIME = 4e9
@@ -36,7 +35,7 @@ def write_report(run_dir: str | os.PathLike[str] | RunDirectory) -> Path:
         raise DataError(f"{run.path} is no folder of a run with metrics: {run.metrics.name} is missing or empty.")
     config_text = run.config.read_text(encoding="utf-8", errors="replace") if run.config.exists() else ""
     sections = [
-        _tiles(tiles(rows)),
+        render_tiles(tiles(rows)),
         _charts(rows),
         _samples(compare(run.read_samples())),
         _timing(time_shares(rows)),
@@ -44,18 +43,8 @@ def write_report(run_dir: str | os.PathLike[str] | RunDirectory) -> Path:
         version_list(_read_json(run.versions)),
         configuration(config_text),
     ]
-    page = Template(_template("report.html")).substitute(
-        title=escape(_title(config_text, run)),
-        subtitle=escape(_subtitle(rows, run)),
-        style=_template("report.css"),
-        body="\n".join(section for section in sections if section),
-    )
-    write_atomic(run.report, page)
+    write_atomic(run.report, render_page(_title(config_text, run), _subtitle(rows, run), sections))
     return run.report
-
-
-def _template(name: str) -> str:
-    return resources.files("plugrl.tracking").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -81,16 +70,6 @@ def _subtitle(rows: Sequence[dict[str, Any]], run: RunDirectory) -> str:
     times = [float(row["time"]) for row in rows if 0 < row.get("time", 0) < _END_OF_TIME]
     when = datetime.fromtimestamp(min(times)).strftime("%Y-%m-%d %H:%M") if times else ""
     return " \u00b7 ".join(part for part in (when, str(run.path)) if part)
-
-
-def _tiles(found: Sequence[Tile]) -> str:
-    parts = [
-        f'<div class="tile"><div class="label">{escape(tile.label)}</div>'
-        f'<div class="value">{escape(tile.value)} <small>{escape(tile.unit)}</small></div>'
-        f'<div class="note">{escape(tile.note) or "&nbsp;"}</div></div>'
-        for tile in found
-    ]
-    return f'<div class="tiles">{"".join(parts)}</div>' if parts else ""
 
 
 def _charts(rows: Sequence[dict[str, Any]]) -> str:

@@ -21,12 +21,22 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Band:
+    """The area between a lower and an upper curve over the same steps."""
+
+    label: str
+    low: Points
+    high: Points
+
+
+@dataclass(frozen=True)
 class Panel:
-    """One small chart."""
+    """One chart: lines, each in its colour, and a band behind them in the colour of the second one."""
 
     title: str
     lines: list[Line] = field(default_factory=list)
     percent: bool = False
+    band: Band | None = None
 
 
 @dataclass(frozen=True)

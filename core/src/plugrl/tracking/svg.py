@@ -3,37 +3,71 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from html import escape
 
 from plugrl.tracking.series import Line, Panel, Points
 
-_WIDTH, _HEIGHT = 380, 210
+SMALL, WIDE = (380, 210), (1120, 380)
+"""Width and height of a chart, in the unit in which its text has 11."""
+
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 26
 _FEW = 20
 
 
-def chart(panel: Panel) -> str:
+@dataclass(frozen=True)
+class _Frame:
+    """Where values lie in the picture."""
+
+    width: int
+    height: int
+    xs: tuple[float, float]
+    ys: tuple[float, float]
+
+    def x(self, value: float) -> float:
+        """The horizontal place of a step."""
+        return _LEFT + (value - self.xs[0]) / (self.xs[1] - self.xs[0]) * (self.width - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        """The vertical place of a value."""
+        inner = self.height - _TOP - _BOTTOM
+        return self.height - _BOTTOM - (value - self.ys[0]) / (self.ys[1] - self.ys[0]) * inner
+
+    def points(self, points: Points) -> str:
+        """The places of points, for a polyline."""
+        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+
+
+def chart(panel: Panel, size: tuple[int, int] = SMALL) -> str:
     """Return one panel as an `<svg>` element; every value is within the frame."""
-    xs = [x for line in panel.lines for x, _ in line.points]
-    ys = [y for line in panel.lines for _, y in line.points]
-    x_range = (min(xs), max(xs)) if min(xs) < max(xs) else (min(xs) - 1, max(xs) + 1)
+    curves = [line.points for line in panel.lines]
+    if panel.band is not None:
+        curves += [panel.band.low, panel.band.high]
+    xs = [x for points in curves for x, _ in points]
+    ys = [y for points in curves for _, y in points]
     ticks = _ticks(*_y_range(ys, panel.percent), 4)
-    y_range = (ticks[0], ticks[-1])
-    parts = [_grid(ticks, y_range, panel.percent), _x_axis(x_range)]
-    parts += [_line(line, number % 4, x_range, y_range) for number, line in enumerate(panel.lines)]
+    x_range = (min(xs), max(xs)) if min(xs) < max(xs) else (min(xs) - 1, max(xs) + 1)
+    frame = _Frame(*size, x_range, (ticks[0], ticks[-1]))
+    parts = [_grid(ticks, frame, panel.percent), _x_axis(frame)]
+    if panel.band is not None:
+        outline = frame.points([*panel.band.low, *reversed(panel.band.high)])
+        parts.append(f'<polygon class="band f1" points="{outline}"/>')
+    parts += [_line(line, number % 4, frame) for number, line in enumerate(panel.lines)]
     title = escape(panel.title)
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{title}"><title>{title}</title>'
+        f'<svg viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{title}"><title>{title}</title>'
         + "".join(parts)
         + "</svg>"
     )
 
 
 def legend(panel: Panel) -> str:
-    """Return the labels of the lines, nothing where there is only one."""
+    """Return the labels of the lines and the band, nothing where there is only one line."""
     if len(panel.lines) < 2:
         return ""
-    items = (f'<span class="key k{i % 4}">{escape(line.label)}</span>' for i, line in enumerate(panel.lines))
+    items = [f'<span class="key k{i % 4}">{escape(line.label)}</span>' for i, line in enumerate(panel.lines)]
+    if panel.band is not None:
+        items.append(f'<span class="key k1 faint">{escape(panel.band.label)}</span>')
     return f'<div class="legend">{"".join(items)}</div>'
 
 
@@ -68,45 +102,33 @@ def _ticks(low: float, high: float, count: int) -> list[float]:
     return [i * step for i in range(first, last + 1)]
 
 
-def _x(value: float, x_range: tuple[float, float]) -> float:
-    return _LEFT + (value - x_range[0]) / (x_range[1] - x_range[0]) * (_WIDTH - _LEFT - _RIGHT)
-
-
-def _y(value: float, y_range: tuple[float, float]) -> float:
-    return _HEIGHT - _BOTTOM - (value - y_range[0]) / (y_range[1] - y_range[0]) * (_HEIGHT - _TOP - _BOTTOM)
-
-
-def _grid(ticks: list[float], y_range: tuple[float, float], percent: bool) -> str:
+def _grid(ticks: list[float], frame: _Frame, percent: bool) -> str:
     parts = []
     for tick in ticks:
-        y = _y(tick, y_range)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        y = frame.y(tick)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{frame.width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">')
         parts.append(f"{escape(format_value(tick, percent))}</text>")
     return "".join(parts)
 
 
-def _x_axis(x_range: tuple[float, float]) -> str:
+def _x_axis(frame: _Frame) -> str:
     parts = []
-    ticks = [tick for tick in _ticks(*x_range, 5) if x_range[0] <= tick <= x_range[1] and tick == int(tick)]
-    for tick in ticks:
-        x = _x(tick, x_range)
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{tick:,.0f}</text>')
+    low, high = frame.xs
+    for tick in [tick for tick in _ticks(low, high, 5) if low <= tick <= high and tick == int(tick)]:
+        x, y = frame.x(tick), frame.height - 8
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{y}" text-anchor="middle">{tick:,.0f}</text>')
     return "".join(parts)
 
 
-def _line(line: Line, color: int, x_range: tuple[float, float], y_range: tuple[float, float]) -> str:
+def _line(line: Line, color: int, frame: _Frame) -> str:
     """Return the raw line faint and the smoothed one over it; few points are marked, with their values as tooltips."""
     parts = []
     if line.smooth != line.points:
-        parts.append(f'<polyline class="raw c{color}" points="{_points(line.points, x_range, y_range)}"/>')
-    parts.append(f'<polyline class="smooth c{color}" points="{_points(line.smooth, x_range, y_range)}"/>')
+        parts.append(f'<polyline class="raw c{color}" points="{frame.points(line.points)}"/>')
+    parts.append(f'<polyline class="smooth c{color}" points="{frame.points(line.smooth)}"/>')
     if len(line.points) <= _FEW:
         for x, y in line.points:
-            parts.append(f'<circle class="c{color}" cx="{_x(x, x_range):.1f}" cy="{_y(y, y_range):.1f}" r="3">')
+            parts.append(f'<circle class="c{color}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3">')
             parts.append(f"<title>step {x:,.0f}: {escape(format_value(y))}</title></circle>")
     return "".join(parts)
-
-
-def _points(points: Points, x_range: tuple[float, float], y_range: tuple[float, float]) -> str:
-    return " ".join(f"{_x(x, x_range):.1f},{_y(y, y_range):.1f}" for x, y in points)
