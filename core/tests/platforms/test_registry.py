@@ -51,6 +51,7 @@ CONCRETE = {
     "apply_model_patches",
     "check_smi_command",
     "offered_capabilities",
+    "sdk_version",
 }
 
 

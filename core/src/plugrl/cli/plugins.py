@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from plugrl.cli import console, plugins_list
@@ -66,22 +68,35 @@ def explain(
 
 @app.command()
 def check(
-    name: str = typer.Argument(..., help="A plugin, by its own or its distribution's name."), as_json: bool = AS_JSON
+    name: str = typer.Argument(..., help="A plugin, by its own or its distribution's name, or a platform."),
+    level: list[str] = typer.Option([], "--level", help="L0 to L5, a range such as L0-L3, or all; may be repeated."),
+    only: list[str] = typer.Option([], "--only", metavar="ID", help="Run this check alone; may be repeated."),
+    probe_undeclared: bool = typer.Option(False, help="Also try what the platform does not declare."),
+    json: str = typer.Option("", metavar="FILE", help="Write the record as JSON; - prints it."),
+    junit: str = typer.Option("", metavar="FILE", help="Write JUnit XML; - prints it."),
+    markdown: str = typer.Option("", metavar="FILE", help="Write the table for a README; - prints it."),
+    pyproject: Path = typer.Option(None, metavar="FILE", help="Where [tool.plugrl-conformance] stands."),
 ) -> None:
-    """Check that a plugin keeps to the rules for manifests; exit code 1 if it does not."""
-    from dataclasses import asdict
+    """Check that a plugin does what it promises: its manifest, and what its devices can do.
 
-    from plugrl.plugins.check import check_plugin
+    Levels: L0 manifest, L1 device, L2 numerics, L3 distributed, L4 runtime, L5 reinforcement learning; engine, model,
+    env and rollout for plugins that contribute them. Without --level everything that applies is run. Exit code 1 if
+    anything fails, if nothing was executed, or if a level that was asked for could not be run.
+    """
+    from plugrl.cli import plugins_check
 
-    console.reserve_output()
-    checks = check_plugin(name)
-    if as_json:
-        console.print_json([asdict(item) for item in checks])
-    else:
-        rows = [(item.ok, item.name, item.detail, "" if item.ok else item.fix) for item in checks]
-        console.show_table(("", "check", "found", "what to do"), rows)
-    if not all(item.ok for item in checks):
-        raise typer.Exit(1)
+    options = plugins_check.CheckOptions(
+        levels=level,
+        only=only,
+        probe_undeclared=probe_undeclared,
+        json=json,
+        junit=junit,
+        markdown=markdown,
+        pyproject=pyproject,
+    )
+    code = plugins_check.run(name, options)
+    if code:
+        raise typer.Exit(code)
 
 
 def _named(ledger: Ledger, name: str) -> PluginRecord:

@@ -172,6 +172,10 @@ class PlatformBase(ABC):
         """Return which of the manifest's capabilities this installation has: a build without some of them says so."""
         return declared
 
+    def sdk_version(self) -> str:
+        """Return the version of the vendor's SDK or driver for records; empty when it is unknown."""
+        return ""
+
     # ----------------------------------------------------------------- profiling
     @abstractmethod
     def nvtx_range(self, msg: str) -> AbstractContextManager[Any]:
