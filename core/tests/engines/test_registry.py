@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ pytest.importorskip("torch")
 
 from plugrl.engines import BaseEngine, EngineRegistry  # noqa: E402
 from plugrl.errors import DuplicateRegistration, EngineNotFound, PluginError  # noqa: E402
-from plugrl.plugins import EngineEntry, Ledger, Plugin, PluginRecord  # noqa: E402
+from plugrl.plugins import ConfigSection, EngineEntry, Ledger, Plugin, PluginRecord  # noqa: E402
 from plugrl.plugins.ledger import current_ledger, set_current_ledger  # noqa: E402
 from plugrl.registry import Origin, install_command  # noqa: E402
 
@@ -186,7 +187,7 @@ def test_an_engine_whose_needs_are_missing_is_passed_over_visibly(
     """Another one takes its place with a warning; without another the error has the command that installs it."""
     needs = {"needs": ("plugrl_engine_absent",), "origin": Origin(distribution="plugrl-platform-acme", version="1.0")}
     engines.register_target((LM, "big", "gpux", "acme"), "a.b:C", **needs)
-    with pytest.raises(EngineNotFound, match=r"\(gpux, acme\): plugrl-platform-acme 1.0 .*`pip install plugrl-engine-a"):
+    with pytest.raises(EngineNotFound, match=r"\(gpux, acme\): plugrl-platform-acme 1.0.*pip install plugrl-engine-a"):
         EngineRegistry.get_engine_cls(LM, "big", device="gpux", vendor="acme")
     lines = EngineRegistry.explain(LM, "big", device="gpux", vendor="acme").lines()
     assert "skipped." in lines[0] and "plugrl_engine_absent" in lines[0] and lines[-1] == "-> no engine"
@@ -203,3 +204,15 @@ def test_the_command_that_installs_what_is_missing() -> None:
     assert install_command(["numpy", "plugrl_engine_x"], acme) == "pip install plugrl-engine-x acme"
     assert install_command(["numpy"], acme) == "pip install acme"
     assert install_command(["numpy"], Origin()) == "pip install numpy"
+
+
+def test_a_vendors_engine_reads_the_sections_of_the_backend(engines: Any, on_platform: Use) -> None:
+    on_platform("gpux", "acme")
+    section = ConfigSection(key="big_config", schema="a.b:C")
+    engines.register_target((LM, "big", "*", None), "a.b:C", meta={"sections": (section,)})
+    engines.register_target((LM, "small", "*", None), "a.b:C", meta={"sections": (replace(section, key="other"),)})
+    engines.register_target((LM, "big", "gpux", "acme"), "a.b:D", meta={"sections": ()})
+    assert EngineRegistry.sections(LM, "big") == (section,)
+    engines.register_target((LM, "big", "gpux", "acme"), "a.b:E", meta={"sections": (section,) * 2}, force=True)
+    assert EngineRegistry.sections(LM, "big") == (section,) * 2
+    assert EngineRegistry.sections(LM, "none") == ()

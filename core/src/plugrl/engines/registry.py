@@ -111,6 +111,19 @@ class EngineRegistry:
         return look_up(ENGINES, model_type, backend, device, vendor)
 
     @classmethod
+    def sections(cls, model_type: str, backend: str) -> tuple[Any, ...]:
+        """Return the ``ConfigSection``s that the engine of the current platform reads.
+
+        A vendor's engine that declares none reads those of the other engines of its model type and backend: it is one
+        of them with another start.
+        """
+        entry = cls.explain(model_type, backend).entry
+        if entry is None or entry.meta.get("sections"):
+            return () if entry is None else tuple(entry.meta["sections"])
+        alike = (ENGINES.entry(key) for key in ENGINES.keys() if key[:2] == entry.key[:2])  # type: ignore[index]
+        return tuple(dict.fromkeys(section for other in alike for section in other.meta.get("sections", ())))
+
+    @classmethod
     def table(cls) -> list[dict[str, Any]]:
         """Return every registered engine as plain values, one row per key."""
         rows = []

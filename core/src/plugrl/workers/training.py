@@ -145,6 +145,5 @@ def build_engine(spec: EngineSpec) -> BaseEngine:
 
 def engine_section(section: Any, engine_type: str) -> Any:
     """Return the section that the engine's plugin added to ``section``, None when it added none."""
-    entry = EngineRegistry.explain(engine_type, section.strategy).entry
-    declared = entry.meta.get("sections", ()) if entry is not None else ()
+    declared = EngineRegistry.sections(engine_type, section.strategy)
     return next((getattr(section, item.key) for item in declared if hasattr(section, item.key)), None)
