@@ -42,14 +42,22 @@ class RankPool:
     Args:
         platform: registered name of the platform of the ranks. A process holds one for its life, so a pool does.
         env: variables that the processes start with beside those of this one.
+        folder: where the pool keeps its files while it lives; the system's folder for such when omitted.
     """
 
-    def __init__(self, size: int = 4, *, platform: str = "cpu", env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        size: int = 4,
+        *,
+        platform: str = "cpu",
+        env: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.size = size
         self.platform = platform
         self._env = dict(env or {})
         self._others: dict[str, RankPool] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="plugrl-ranks-")
+        self._folder = tempfile.TemporaryDirectory(prefix="plugrl-ranks-", dir=folder)
         self._processes: dict[int, _Process] = {}
         self._calls = 0
 

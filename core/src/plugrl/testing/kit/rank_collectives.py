@@ -17,6 +17,7 @@ from plugrl.testing.kit.rank_tools import (
     part_of_larger,
     plain,
     reduced,
+    transposed,
     values,
 )
 
@@ -47,8 +48,17 @@ def all_reduce(rank: int, world: int, name: str) -> list[str]:
         for shape in SHAPES:
             _reduce(found, rank, world, op, plain, shape, dtype, f"all_reduce {name} of {dtype}{list(shape)}")
         _reduce(found, rank, world, op, part_of_larger, (3, 4), dtype, f"all_reduce {name} of a part of a larger one")
-        what = f"all_reduce {name} of every second element"
-        _reduce(found, rank, world, op, every_second, (12,), dtype, what, may_refuse=True)
+        what = f"all_reduce {name} of a transposed matrix"
+        _reduce(found, rank, world, op, transposed, (3, 4), dtype, what, may_refuse=True)
+    return found
+
+
+def strided(rank: int, world: int) -> list[str]:
+    """A tensor with gaps is reduced as it should, its gaps untouched, or it is refused."""
+    found = Findings()
+    for dtype in DTYPES:
+        what = f"all_reduce of every second element of {dtype}"
+        _reduce(found, rank, world, dist.ReduceOp.SUM, every_second, (12,), dtype, what, may_refuse=True)
     return found
 
 
@@ -242,22 +252,4 @@ def gathers_wait(rank: int, world: int) -> list[str]:
     scattering.wait()
     expected = reduced(parts, dist.ReduceOp.SUM).chunk(world)[rank]
     found.expect_equal(part + 1, expected + 1, "reduce_scatter_tensor used right after wait()")
-    return found
-
-
-def missing_rank(rank: int, world: int, seconds: float) -> list[str]:
-    """A collective that one rank never joins ends with an error on the others, at about its deadline."""
-    from datetime import timedelta
-
-    found = Findings()
-    group = dist.new_group(list(range(world)), timeout=timedelta(seconds=seconds))
-    if rank == world - 1:
-        return found
-    started = time.monotonic()
-    try:
-        dist.all_reduce(values(rank).to(device()), group=group)
-        found.append("an all_reduce that the last rank never joined returned without an error")
-    except RuntimeError:
-        took = time.monotonic() - started
-        found.expect(took < seconds + 10, f"the error came after {took:.0f} s, the group's deadline is {seconds:g} s")
     return found

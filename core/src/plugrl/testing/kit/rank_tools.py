@@ -86,6 +86,11 @@ def part_of_larger(host: torch.Tensor) -> tuple[torch.Tensor, Callable[[], str]]
     return view, lambda: _neighbours(torch.cat([whole[:before], whole[before + length :]]))
 
 
+def transposed(host: torch.Tensor) -> tuple[torch.Tensor, Callable[[], str]]:
+    """Put them into memory by columns: not contiguous, but without gaps."""
+    return host.t().contiguous().to(device()).t(), lambda: ""
+
+
 def every_second(host: torch.Tensor) -> tuple[torch.Tensor, Callable[[], str]]:
     """Put them into every second place of a larger tensor, so that they are not contiguous."""
     flat = torch.full((2 * host.numel(),), 77, dtype=host.dtype).to(device())
