@@ -23,7 +23,8 @@ from plugrl.platforms import (
     set_platform,
     use_platform,
 )
-from plugrl.platforms.selection import current_selection, probe_all
+from plugrl.platforms.probing import probe_all
+from plugrl.platforms.selection import current_selection
 from plugrl.plugins.guard import loading
 
 Make = Callable[..., type[PlatformBase]]
@@ -75,6 +76,17 @@ def test_highest_priority_wins_and_a_tie_below_is_fine(make_platform: Make) -> N
     for name, priority in (("a", 5), ("b", 5), ("c", 50)):
         register(make_platform, name, priority=priority)
     assert select().platform_name == "c"
+
+
+def test_priority_below_zero_is_chosen_by_name_alone(
+    make_platform: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(make_platform, "toy", priority=-1)
+    monkeypatch.setenv("PLUGRL_STRICT", "1")
+    assert select().platform_name == "cpu"
+    get_platform()  # strict mode has no accelerator to miss
+    assert "toy" not in caplog.text
+    assert select("toy").probes[0].available
 
 
 def test_tie_at_the_top_names_both_and_the_variable(make_platform: Make) -> None:

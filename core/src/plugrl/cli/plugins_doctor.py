@@ -73,7 +73,8 @@ def _environment() -> dict[str, Any]:
 
 
 def _platform(report: Report) -> dict[str, Any]:
-    from plugrl.platforms.selection import probe_all, select
+    from plugrl.platforms.probing import probe_all
+    from plugrl.platforms.selection import select
 
     probes = [asdict(record) for record in probe_all()]
     try:

@@ -33,6 +33,12 @@ def probe_all() -> tuple[ProbeRecord, ...]:
     return tuple(probe(name) for name in PLATFORMS.keys())
 
 
+def probe_candidates() -> tuple[ProbeRecord, ...]:
+    """Ask the platforms that may be chosen without being named: those whose priority is not below zero."""
+    names = (name for name in PLATFORMS.keys() if PLATFORMS.entry(name).meta.get("priority", DEFAULT_PRIORITY) >= 0)
+    return tuple(probe(name) for name in names)
+
+
 def _ask(name: str, meta: Any) -> ProbeRecord:
     priority = meta.get("priority", DEFAULT_PRIORITY)
     answer = _in_time(name, meta.get("probe"))

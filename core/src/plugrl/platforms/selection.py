@@ -14,7 +14,7 @@ from plugrl.environment import read_environment
 from plugrl.errors import STOPS, PlatformUnavailable, PluginError, PlugRLError, UserError, one_line
 from plugrl.platforms.base import PlatformBase
 from plugrl.platforms.probe import ProbeRecord
-from plugrl.platforms.probing import forget_probes, probe, probe_all
+from plugrl.platforms.probing import forget_probes, probe, probe_candidates
 from plugrl.platforms.registry import PLATFORMS
 from plugrl.plugins import hooks
 from plugrl.plugins.guard import is_loading, loading_plugin
@@ -77,7 +77,7 @@ def _selected(name: str, source: Literal["argument", "VERL_PLATFORM"], why: str)
 
 
 def _select_by_probes() -> Selection:
-    records = probe_all()
+    records = probe_candidates()
     usable = [record for record in records if record.available and record.platform != FALLBACK]
     if not usable:
         return Selection(platform_name=FALLBACK, source="fallback", why=_why_cpu(records), probes=records)

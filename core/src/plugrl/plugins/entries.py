@@ -131,8 +131,9 @@ class Entry:
 @dataclass(frozen=True, kw_only=True)
 class PlatformEntry(Entry):
     """A platform. ``probe`` names a cheap function that returns ``Available`` or ``Unavailable`` and never initialises
-    the device; among available platforms the highest ``priority`` is chosen. ``device`` is torch's device type.
-    ``capabilities`` are ids of :mod:`plugrl.plugins.capabilities` that the conformance kit shall find."""
+    the device; among available platforms the highest ``priority`` is chosen, and one below zero only when it is named.
+    ``device`` is torch's device type. ``capabilities`` are ids of :mod:`plugrl.plugins.capabilities` that the
+    conformance kit shall find."""
 
     kind: ClassVar[str] = "platform"
     name: str
