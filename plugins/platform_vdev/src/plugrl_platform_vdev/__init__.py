@@ -1,0 +1,1 @@
+"""The device ``vdev`` and its collectives ``vccl``: a vendor's plugin for hardware that does not exist."""

@@ -1,0 +1,3 @@
+namespace vdev {
+void register_autocast() {}
+}
