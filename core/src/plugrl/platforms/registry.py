@@ -31,6 +31,7 @@ _NOT_OF_VIRTUAL_DEVICES = {
     *("platform.index", "platform.copy", "platform.mixed_device_error", "platform.accelerator"),
     *("platform.rng.isolation", "platform.memory.stats", "platform.memory.exact", "platform.memory.limit"),
     *("platform.streams", "platform.visible_env", "platform.pin_memory", "platform.ipc", "runtime.visible_env"),
+    *("runtime.resource", "dist.dtensor.random"),
 }
 """What the built-in platform does not declare: its devices are slots of one processor, without memory of their own."""
 

@@ -69,7 +69,7 @@ CAPABILITIES_BY_LEVEL: Mapping[str, Mapping[str, str]] = {
         "dist.fsdp2.mixed_precision": "the same with parameters in bf16 and reductions in fp32",
         "dist.hsdp": "sharding within and replicating across nodes agrees with one process",
         "dist.dtensor": "DTensor distributes and gathers tensors",
-        "dist.dtensor.random": "random initialisation of a DTensor does not depend on how it is sharded",
+        "dist.dtensor.random": "random numbers of a DTensor: replicas agree, shards differ, the seed decides",
         "ckpt.sharded": "a sharded checkpoint is written and read",
         "ckpt.async": "a checkpoint is written in the background",
     },
