@@ -102,7 +102,8 @@ def run_conformance(
     progress: Progress | None = None,
     env: dict[str, str] | None = None,
 ) -> Report:
-    """Run the levels (default: all that apply) on a target. ``env`` is laid over the environment of each level.
+    """Run the levels (default: all that apply) on a target. ``env`` is laid over the environment of each level
+    and over what the settings say.
 
     Levels that do not apply are left out. ``only`` are ids of checks. A level that is blocked, or whose gate fails,
     blocks those after it. Raises UnknownExpectation when an expected failure names nothing that exists.
@@ -128,7 +129,7 @@ def run_conformance(
             xfail=settings.xfail,
             options=settings.options,
         )
-        run = run_level(job, progress=progress, env=env)
+        run = run_level(job, progress=progress, env={**settings.env, **(env or {})})
         results += run.results
         facts.update(run.facts)
         blocks = run.blocks

@@ -23,18 +23,19 @@ from plugrl.platforms.capabilities import LEVELS
 from plugrl.testing.kit.checks import SUBJECTS
 
 TABLE = "plugrl-conformance"
-_FIELDS = ("plugin", "levels", "xfail", "options")
+_FIELDS = ("plugin", "levels", "xfail", "env", "options")
 _XFAIL_FIELDS = ("check", "reason", "issue")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The table, checked. ``levels`` is empty where it says nothing; ``xfail`` maps a check or capability to a reason
-    with its issue."""
+    with its issue; ``env`` are variables of the processes of the levels; ``options`` are for checks that take some."""
 
     plugin: str = ""
     levels: tuple[str, ...] = ()
     xfail: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
 
 
@@ -63,14 +64,12 @@ def read_settings(path: Path) -> Settings | None:
         raise ConfigError(f"{where} must be a table.")
     _refuse_unknown(where, table, _FIELDS)
     levels = table.get("levels", [])
-    options = table.get("options", {})
-    if not isinstance(options, dict):
-        raise ConfigError(f"{where} options must be a table of names and values.")
     return Settings(
         plugin=str(table.get("plugin", "")),
         levels=expand_levels([levels] if isinstance(levels, str) else levels),
         xfail=dict(_expected(where, row) for row in _rows(where, table.get("xfail", []))),
-        options={str(name): str(value) for name, value in options.items()},
+        env=_texts(where, table, "env"),
+        options=_texts(where, table, "options"),
     )
 
 
@@ -99,6 +98,13 @@ def expand_levels(texts: Iterable[str]) -> tuple[str, ...]:
 
 def _canonical(text: str) -> str:
     return text.strip().upper() if text.strip().upper() in LEVELS else text.strip().lower()
+
+
+def _texts(where: str, table: dict[str, Any], name: str) -> dict[str, str]:
+    values = table.get(name, {})
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} {name} must be a table of names and values.")
+    return {key: str(value) for key, value in values.items()}
 
 
 def _rows(where: str, rows: Any) -> list[Any]:
