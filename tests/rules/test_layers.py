@@ -11,6 +11,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime", "checkpoints", "algorithms", "tracking", "data"),
     ("workers",),
     ("runners",),
+    ("acceptance",),
     ("cli", "testing", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "train": "plugrl.cli.training:train",
     "sft": "plugrl.cli.training:sft",
     "eval": "plugrl.cli.training:evaluate",
+    "accept": "plugrl.cli.accept:accept",
     "report": "plugrl.cli.report:report",
     "config": "plugrl.cli.config:app",
     "checkpoint": "plugrl.cli.checkpoint:app",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,8 +34,13 @@ class Tracker:
         config: BaseModel | Mapping[str, Any],
         *,
         resume_step: int | None = None,
+        run_id: str | None = None,
     ) -> None:
-        """Start the loggers. Raises NotRegistered for an unknown name and MissingDependency for a missing package."""
+        """Start the loggers. Raises NotRegistered for an unknown name and MissingDependency for a missing package.
+
+        ``run_id``: by which services know a run that is resumed; None makes a new one.
+        """
+        self.run_id = run_id or secrets.token_hex(6)
         values = config.model_dump(mode="json") if isinstance(config, BaseModel) else dict(config)
         trainer = values.get("trainer", {})
         info = RunInfo(
@@ -43,6 +49,7 @@ class Tracker:
             experiment_name=str(trainer.get("experiment_name", run_dir.path.name)),
             config=redact(values),
             resume_step=resume_step,
+            run_id=self.run_id,
         )
         self.phase = "rl"
         self._loggers: dict[str, Logger] = {}

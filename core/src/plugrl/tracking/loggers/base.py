@@ -21,10 +21,11 @@ class RunInfo:
     """What a logger may know of the run when it starts.
 
     ``config`` holds plain values without secrets. ``resume_step`` is the last step of the checkpoint that the run goes
-    on from, None for a new run.
+    on from, None for a new run. ``run_id`` names the run to services: one that is resumed keeps it, wherever it lies.
     """
 
     directory: Path
+    run_id: str = ""
     project_name: str = "plugrl"
     experiment_name: str = "run"
     config: Mapping[str, Any] = field(default_factory=dict)

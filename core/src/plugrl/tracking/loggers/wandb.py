@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 from plugrl.tracking.loggers.base import Logger, Row, RunInfo, named, require
 
 
 class WandbLogger(Logger):
-    """Logs to one W&B run for each run directory, so that a resumed run goes on in the same one."""
+    """Logs to one W&B run for each run, so that a resumed one goes on in the same."""
 
     @classmethod
     def check(cls) -> None:
@@ -24,7 +23,7 @@ class WandbLogger(Logger):
             name=info.experiment_name,
             config=dict(info.config),
             dir=str(info.directory),
-            id=_run_id(info),
+            id=info.run_id,
             resume="allow",
         )
 
@@ -41,7 +40,3 @@ class WandbLogger(Logger):
     def close(self) -> None:
         """Finish the run."""
         self._run.finish()
-
-
-def _run_id(info: RunInfo) -> str:
-    return hashlib.sha256(str(info.directory).encode()).hexdigest()[:12]
