@@ -21,8 +21,8 @@ from typing import IO, Any
 from plugrl.testing.kit.process import Job, expected_failure
 from plugrl.testing.kit.results import CheckResult
 
-START_S = 120.0
-"""Seconds until a process has said which checks it has, which takes an import of torch and of the vendor's SDK."""
+START_S = 300.0
+"""Seconds for the import of torch, and again for the platform: an extension may be compiled when it is first used."""
 
 GRACE_S = 10.0
 """Seconds for what stands between two checks."""
@@ -52,8 +52,9 @@ def run_level(job: Job, *, progress: Progress | None = None, env: dict[str, str]
         ended = watch.follow(env or {})
         if not ended:
             break
-        if not watch.plan:
-            _add(run, job, _synthetic(job, f"the process of this level {ended}"), gate=True)
+        if not watch.ready:
+            _add(run, job, _synthetic(job, f"before its first check the process of this level {ended}"), gate=True)
+            _block_rest(run, watch.plan, run.blocks)
             break
         # Between two checks nobody is running: then the next one could not begin, or it was the end of the process.
         current = watch.current or watch.next_id()
@@ -75,6 +76,7 @@ class _Watch:
 
     def __init__(self, job: Job, run: LevelRun, progress: Progress | None) -> None:
         self.plan: dict[str, dict[str, Any]] = {}
+        self.ready = False
         self.current: str | None = None
         self._job = job
         self._run = run
@@ -150,6 +152,7 @@ class _Watch:
         if kind == "plan":
             self.plan = {row["id"]: row for row in event["checks"]}
         elif kind == "facts":
+            self.ready = True
             self._run.facts.update(event)
         elif kind == "start":
             self.current = event["id"]
