@@ -14,7 +14,6 @@ from plugrl.testing.kit.context import Context
 
 PLACED = "plugrl.testing.kit.runtime_workers:PlacedWorker"
 MEETING = "plugrl.testing.kit.runtime_workers:MeetingWorker"
-MAX_WORKERS = 4
 START_S = 180.0
 """Seconds a session or a group of workers has: each worker imports torch and the SDK, perhaps on a busy machine."""
 
@@ -34,13 +33,17 @@ def session_of(kit: Context) -> Any:
 
 
 def workers_of(kit: Context) -> Any:
-    """Return a group with a worker for each device, up to four, launched on first use."""
+    """Return a group with a worker for each device (virtual ones: two), launched when there is none.
+
+    They stand in a process group where the platform declares one.
+    """
     from plugrl.runtime import WorkerGroup
 
     session = session_of(kit)
     if "workers" not in kit.cache:
-        devices = range(min(session.device_count, MAX_WORKERS))
-        kit.cache["workers"] = WorkerGroup(session, PLACED, name="placed", devices=devices).wait_ready()
+        devices = range(min(session.device_count, 2) if kit.has_virtual_devices else session.device_count)
+        worker = MEETING if kit.declares("dist.all_reduce.sum") else PLACED
+        kit.cache["workers"] = WorkerGroup(session, worker, name="placed", devices=devices).wait_ready()
     return kit.cache["workers"]
 
 
@@ -143,14 +146,11 @@ def devices_are_distinct(kit: Context) -> str:
 )
 def workers_meet(kit: Context) -> None:
     """Workers of a group that each see one device reduce a tensor on their devices."""
-    from plugrl.runtime import WorkerGroup
-
-    _close_workers(kit)
-    group = WorkerGroup(session_of(kit), MEETING, name="meeting", devices=(0, 1)).wait_ready()
-    try:
-        expect_equal(group.execute("sum_of_ranks").wait(60.0), [3.0, 3.0], "the sum over both ranks")
-    finally:
-        group.close()
+    group = workers_of(kit)
+    if not kit.declares("dist.all_reduce.sum"):
+        raise CheckSkipped("the platform declares no all_reduce")
+    expected = float(sum(range(group.size + 1)))
+    expect_equal(group.execute("sum_of_ranks").wait(60.0), [expected] * group.size, "the sum over all ranks")
 
 
 @check(
@@ -165,6 +165,60 @@ def mask_before_sdk(kit: Context) -> None:
         expect(place["set_at_start"], f"rank {place['rank']} was started without its mask")
         early = f"{place['sdk']} was loaded in rank {place['rank']} before the worker took its device"
         expect(not place["sdk_was_loaded"], early)
+
+
+# --------------------------------------------------------------------- plugins and deaths
+@check("L4.fingerprint.equal", capability="runtime.fingerprint", deadline_s=START_S + 60)
+def fingerprints_agree(kit: Context) -> str:
+    """All workers have the plugins of the driver."""
+    mine = load_plugins().fingerprint
+    for place in places_of(kit):
+        expect_equal(place["fingerprint"], mine, f"the fingerprint of rank {place['rank']}")
+    return mine[:12]
+
+
+@check(
+    "L4.worker_death.typed",
+    capability="runtime.worker_death",
+    deadline_s=START_S + DEATH_S + 60,
+    fix="A device that hangs when its process dies keeps the error from arriving.",
+)
+def death_is_an_error(kit: Context) -> str:
+    """A worker that dies is a WorkerDied with its rank, within seconds; then its name and device are free again."""
+    group = workers_of(kit)
+    last = group.size - 1
+    began = time.monotonic()
+    call = group.execute("die", ranks=[last])
+    error = expect_raises(WorkerDied, lambda: call.wait(DEATH_S), "a call whose worker dies")
+    took = time.monotonic() - began
+    expect_equal(getattr(error, "rank", None), last, "the rank in the error")
+    kit.cache.pop("workers").close(graceful=False)
+    again = workers_of(kit).execute("compute").wait(60.0)
+    expect_equal(again, [8.0 * (rank + 1) for rank in range(last + 1)], "what the new workers computed")
+    return f"after {took:.1f} s"
+
+
+@check(
+    "L4.fingerprint.difference",
+    capability="runtime.fingerprint",
+    deadline_s=START_S + 60,
+    fix="Workers load plugins by plugrl.plugins.bootstrap.setup; see `plugrl plugins doctor`.",
+)
+def difference_is_reported(kit: Context) -> None:
+    """A worker with other plugins than the driver is refused at its start, by an error that names node and plugin."""
+    from plugrl.runtime import WorkerGroup
+
+    _close_workers(kit)
+    session = session_of(kit)
+    others = sorted(record.name for record in load_plugins().records if record.name != kit.plugin)
+    missing = kit.plugin or (others[0] if others else "")
+    if not missing:
+        raise CheckSkipped("no plugin is installed that a worker could lack")
+    group = WorkerGroup(session, PLACED, name="other", devices=[0], env={"PLUGRL_PLUGINS": f"-{missing}"})
+    error = expect_raises(FingerprintMismatch, group.wait_ready, f"a worker without plugin {missing}")
+    text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    for part in (missing.replace("_", "-"), session.nodes[0].ip):
+        expect(part in text.replace("_", "-"), f"the error does not name {part}", got=text)
 
 
 @check(
@@ -193,66 +247,6 @@ with RaySession(config, platform={name!r}, store_bytes={store}) as session:
     place, = WorkerGroup(session, {worker!r}, name="preset", devices=[0]).wait_ready().execute("place").wait(60.0)
     answer = {{"devices": session.device_count, "physical_id": place["physical_id"]}}
 """
-
-
-# --------------------------------------------------------------------- plugins and deaths
-@check("L4.fingerprint.equal", capability="runtime.fingerprint", deadline_s=START_S + 60)
-def fingerprints_agree(kit: Context) -> str:
-    """All workers have the plugins of the driver."""
-    mine = load_plugins().fingerprint
-    for rank, found in enumerate(workers_of(kit).execute("fingerprint").wait(60.0)):
-        expect_equal(found, mine, f"the fingerprint of rank {rank}")
-    return mine[:12]
-
-
-@check(
-    "L4.fingerprint.difference",
-    capability="runtime.fingerprint",
-    deadline_s=START_S + 60,
-    fix="Workers load plugins by plugrl.plugins.bootstrap.setup; see `plugrl plugins doctor`.",
-)
-def difference_is_reported(kit: Context) -> None:
-    """A worker with other plugins than the driver is refused at its start, by an error that names node and plugin."""
-    from plugrl.runtime import WorkerGroup
-
-    _close_workers(kit)
-    session = session_of(kit)
-    others = sorted(record.name for record in load_plugins().records if record.name != kit.plugin)
-    missing = kit.plugin or (others[0] if others else "")
-    if not missing:
-        raise CheckSkipped("no plugin is installed that a worker could lack")
-    group = WorkerGroup(session, PLACED, name="other", devices=[0], env={"PLUGRL_PLUGINS": f"-{missing}"})
-    error = expect_raises(FingerprintMismatch, group.wait_ready, f"a worker without plugin {missing}")
-    text = "\n".join([str(error), *getattr(error, "__notes__", ())])
-    for part in (missing.replace("_", "-"), session.nodes[0].ip):
-        expect(part in text.replace("_", "-"), f"the error does not name {part}", got=text)
-
-
-@check(
-    "L4.worker_death.typed",
-    capability="runtime.worker_death",
-    deadline_s=START_S + DEATH_S + 60,
-    fix="A device that hangs when its process dies keeps the error from arriving.",
-)
-def death_is_an_error(kit: Context) -> str:
-    """A worker that dies is a WorkerDied with its rank, within seconds; then its name and device are free again."""
-    from plugrl.runtime import WorkerGroup
-
-    _close_workers(kit)
-    session = session_of(kit)
-    devices = tuple(range(min(2, session.device_count)))
-    group = WorkerGroup(session, PLACED, name="mortal", devices=devices).wait_ready()
-    began = time.monotonic()
-    call = group.execute("die", ranks=[len(devices) - 1])
-    error = expect_raises(WorkerDied, lambda: call.wait(DEATH_S), "a call whose worker dies")
-    took = time.monotonic() - began
-    expect_equal(getattr(error, "rank", None), len(devices) - 1, "the rank in the error")
-    group.close(graceful=False)
-    again = WorkerGroup(session, PLACED, name="mortal", devices=devices).wait_ready()
-    results = again.execute("compute").wait(60.0)
-    again.close()
-    expect_equal(results, [8.0 * (rank + 1) for rank in range(len(devices))], "what the new workers computed")
-    return f"after {took:.1f} s"
 
 
 @check("L4.session.leaves_nothing", deadline_s=90, fix="Look for processes that the SDK leaves running.")

@@ -18,8 +18,8 @@ class PlacedWorker(Worker):
 
     def place(self) -> dict[str, Any]:
         """Return the worker's device as the core gave it, as the platform has it, and as the hardware names itself."""
-        given, platform = self.context.device, self.platform
-        assert given is not None
+        given, platform, ledger = self.context.device, self.platform, current_ledger()
+        assert given is not None and ledger is not None
         variable = platform.visible_devices_envvar()
         return {
             "rank": self.rank,
@@ -34,17 +34,13 @@ class PlacedWorker(Worker):
             "count": platform.device_count(),
             "hardware": self._hardware(),
             "computed": self.compute(),
+            "fingerprint": ledger.fingerprint,
         }
 
     def compute(self) -> float:
         """Return what the worker's device makes of 2 x 2 ones, times its rank + 1."""
         ones = torch.ones(2, 2, device=self._device())
         return float((ones @ ones * (self.rank + 1)).sum())
-
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the worker's plugins."""
-        ledger = current_ledger()
-        return ledger.fingerprint if ledger is not None else ""
 
     def die(self) -> None:
         """End the process at once."""
