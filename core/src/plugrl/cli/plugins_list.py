@@ -6,7 +6,11 @@ together. :func:`answer_quickly` understands this one command without them.
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 from plugrl.cli import console
 from plugrl.plugins.ledger import Ledger, PluginRecord
@@ -31,7 +35,10 @@ def answer(*, show_all: bool, as_json: bool) -> int:
     console.reserve_output()
     ledger = load_plugins(fatal=False, quiet=True)
     if as_json:
-        console.print_json(ledger.to_dict())
+        answer = ledger.to_dict()
+        for row, record in zip(answer["plugins"], ledger.records, strict=True):
+            row["conformance"] = conformance(record)
+        console.print_json(answer)
     else:
         _show(ledger, show_all=show_all)
         for error in ledger.errors:
@@ -52,9 +59,29 @@ def _show(ledger: Ledger, *, show_all: bool) -> None:
     for record in shown:
         if record.state != "active":
             console.answer(record.sentence())
+        for line in conformance(record) if show_all else ():
+            console.answer(f"{record.name} conformance: {line}")
     hidden = len(ledger.records) - len(shown)
     if hidden:
         console.answer(f"{hidden} disabled; --all shows them.")
+
+
+def conformance(record: PluginRecord) -> list[str]:
+    """Return a line for each report in the ``capabilities.json`` that a plugin ships beside its manifest's module."""
+    module = sys.modules.get(record.value.partition(":")[0])
+    file = getattr(module, "__file__", None)
+    if not file or not os.path.exists(path := os.path.join(os.path.dirname(file), "capabilities.json")):
+        return []
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return [_one_report(report) for report in json.load(stream)["reports"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return [f"{path} cannot be read ({type(error).__name__}: {error})"]
+
+
+def _one_report(report: dict[str, Any]) -> str:
+    subject = f"{report['platform']}: " if report["platform"] else ""
+    return f"{subject}{report['summary']}"
 
 
 def _row(record: PluginRecord, *, show_all: bool) -> tuple[str, ...]:

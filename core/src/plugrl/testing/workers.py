@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -38,6 +39,12 @@ class EchoWorker(Worker):
             "device": self.platform.current_device(),
             "modules": [name for name in names if name in sys.modules],
         }
+
+    def place(self) -> dict[str, Any]:
+        """Return the worker's device as it was assigned, the mask of the process, and the node."""
+        assert self.context.device is not None
+        mask = os.environ.get(self.context.device.variable)
+        return {**asdict(self.context.device), "mask": mask, "node": self.context.node_name, "rank": self.rank}
 
     def fail(self, kind: str = "value") -> None:
         """Raise an error of the kind: ``value``, ``config`` (a user's error), ``exit`` (SystemExit)."""

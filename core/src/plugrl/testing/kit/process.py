@@ -125,7 +125,7 @@ def _outcome(item: KitCheck, kit: Context, job: Job, blocked: str) -> CheckResul
         requirement=item.requirement,
     )
     declared = item.capability is None or item.capability in kit.declared
-    if not declared and (blocked or not job.probe_undeclared):
+    if not declared and not job.probe_undeclared:
         return replace(base, status="not_declared")
     if blocked:
         return replace(base, status="blocked", detail=blocked)
