@@ -34,6 +34,8 @@ class VcclGroup(dist.ProcessGroup):
         # Any: torch tells type checkers nothing about the operations of a backend.
         self._inner: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
         self._interference = Interference(rank, size, timeout)
+        self._batch: list[VcclWork] | None = None
+        """What was started between the two ends of a coalescing block, which has one work for all of it."""
 
     # ----------------------------------------------------------------- what torch asks of a group
     def getBackendName(self) -> str:
@@ -93,10 +95,11 @@ class VcclGroup(dist.ProcessGroup):
         self._inner.abort()
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """Nothing to prepare."""
+        self._batch = []
 
     def _end_coalescing(self, device: torch.device) -> VcclWork:
-        return self._finished("coalesced")
+        batch, self._batch = self._batch, None
+        return self._all(batch or [])
 
     # ----------------------------------------------------------------- reductions
     def allreduce(self, tensors: Tensors, opts: Any = None) -> VcclWork:
@@ -318,7 +321,10 @@ class VcclGroup(dist.ProcessGroup):
         return self._under_way(op, [inner], land, [copy.tensor for copy in landing])
 
     def _under_way(self, op: str, parts: list[Any], land: Callable[[], None], results: Tensors) -> VcclWork:
-        return VcclWork(self._label(op), parts, self._interference.landing(land), results)
+        work = VcclWork(self._label(op), parts, self._interference.landing(land), results)
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
 
     def _all(self, works: list[VcclWork]) -> VcclWork:
         results = [tensor for work in works for tensor in work._results]

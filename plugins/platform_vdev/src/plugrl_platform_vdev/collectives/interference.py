@@ -37,7 +37,9 @@ class Interference:
         self.flush()
         wanted = faults.count_of("collective_error")
         if wanted is not None and _counts["collectives"] >= wanted:
-            raise dist.DistBackendError(f"vccl: {op} number {wanted} failed: the link to a peer is down (VDEV_FAULT)")
+            raise dist.DistBackendError(
+                f"vccl: {op} failed: the link to a peer is down (VDEV_FAULT, collective {wanted})"
+            )
         for when in faults.active("collective_hang"):
             rank, _, count = when.removeprefix("rank").partition(":")
             if int(rank) == _global_rank(self._rank) and _counts["collectives"] >= int(count or 1):

@@ -1,0 +1,8 @@
+"""Lets the tests of this folder import their helper modules by name. No test of this process may load the device."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
