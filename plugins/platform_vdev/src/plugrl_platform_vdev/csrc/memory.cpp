@@ -54,14 +54,11 @@ void free_block(void* context) {
   stats.num_ooms += 1;
   const auto used = static_cast<size_t>(stats.allocated_bytes[kAll].current);
   const auto budget = static_cast<size_t>(settings().budget);
-  std::string capacity = "Device " + std::to_string(index) + " has no limit";
-  if (budget > 0) {
-    capacity = "Device " + std::to_string(index) + " has a total capacity of " + format_size(budget) + " of which " +
-        format_size(budget > used ? budget - used : 0) + " is free";
-  }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "vdev out of memory. Tried to allocate ", format_size(bytes), ". ",
-      capacity, ". Of it ", format_size(used), " is allocated by this process. ", why);
-  throw;  // not reached
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "vdev out of memory. Tried to allocate ", format_size(bytes), ". Device ",
+      index, " has a total capacity of ", format_size(budget), " of which ",
+      format_size(budget > used ? budget - used : 0), " is free. This process has ", format_size(used),
+      " allocated. ", why);
+  std::abort();  // not reached
 }
 
 struct DeviceMemory final : c10::DeviceAllocator {
@@ -117,7 +114,7 @@ struct DeviceMemory final : c10::DeviceAllocator {
     check_index(index);
     std::lock_guard<std::mutex> lock(accounts().mutex);
     const auto used = static_cast<size_t>(accounts().devices[counter_of(index)].allocated_bytes[kAll].current);
-    const auto total = settings().budget > 0 ? static_cast<size_t>(settings().budget) : size_t{1} << 40;
+    const auto total = static_cast<size_t>(settings().budget);
     return {total > used ? total - used : 0, total};
   }
 };
@@ -179,8 +176,8 @@ void charge(int index, size_t bytes) {
     out_of_memory(index, bytes, stats, "The fault oom of VDEV_FAULT wanted it so.");
   }
   const auto used = static_cast<size_t>(stats.allocated_bytes[kAll].current);
-  if (s.budget > 0 && used + bytes > static_cast<size_t>(s.budget)) {
-    out_of_memory(index, bytes, stats, "VDEV_MEMORY_BYTES sets the capacity.");
+  if (used + bytes > static_cast<size_t>(s.budget)) {
+    out_of_memory(index, bytes, stats, "VDEV_MEMORY_BYTES sets the capacity; without it, it is the host's memory.");
   }
   for (auto* stat : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes, &stats.requested_bytes}) {
     (*stat)[kAll].increase(bytes);

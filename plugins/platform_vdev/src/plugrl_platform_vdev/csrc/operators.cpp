@@ -76,13 +76,11 @@ const Tensor& resize(const Tensor& self, at::IntArrayRef size, std::optional<at:
 }
 
 Tensor& set_to(Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
-  const size_t itemsize = self.itemsize();
-  at::native::checkInBoundsForStorage(size, stride.empty() ? c10::contiguous_strides(size) : stride, offset,
-      self.dtype(), source);
-  (void)itemsize;
+  const auto contiguous = c10::contiguous_strides(size);
+  const at::IntArrayRef strides = stride.empty() ? at::IntArrayRef(contiguous) : stride;
+  at::native::checkInBoundsForStorage(size, strides, offset, self.dtype(), source);
   self.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(source));
-  self.unsafeGetTensorImpl()->set_sizes_and_strides(
-      size, stride.empty() ? at::IntArrayRef(c10::contiguous_strides(size)) : stride, offset);
+  self.unsafeGetTensorImpl()->set_sizes_and_strides(size, strides, offset);
   return self;
 }
 
@@ -130,6 +128,12 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
   return {call.to_device(gx), call.to_device(gw), call.to_device(gb)};
 }
 
+// Work on a stream is done when its call returns, so memory is never freed too early.
+void record_stream(Tensor& self, at::Stream stream) {
+  TORCH_CHECK(stream.device() == self.device(), "A tensor of ", self.device(), " cannot be used on a stream of ",
+      stream.device(), ".");
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
@@ -143,6 +147,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", &set_tensor);
   m.impl("set_.source_Storage", &set_storage);
   m.impl("set_.source_Storage_storage_offset", &set_to);
+  m.impl("record_stream", &record_stream);
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
 }

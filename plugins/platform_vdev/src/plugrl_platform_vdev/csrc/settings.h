@@ -16,7 +16,7 @@ constexpr int kMaxDevices = 128;
 
 struct Settings {
   int count = 0;           // visible devices
-  int64_t budget = 0;      // bytes per device; 0 is no limit
+  int64_t budget = 0;      // bytes per device
   bool strict = false;     // refuse operators outside `declared`
   std::unordered_set<std::string> declared;     // operator names without overload: "aten::add"
   std::unordered_set<std::string> unsupported;  // fault op_unsupported

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import resources
 from typing import Any
 
@@ -19,7 +20,7 @@ def configuration() -> dict[str, Any]:
     oom_at, oom_above = _out_of_memory()
     return {
         "count": settings.devices if settings.mutant == "mask_ignored" else len(visible_devices()),
-        "budget": settings.memory_bytes or 0,
+        "budget": settings.memory_bytes or _host_memory(),
         "strict": settings.strict_ops,
         "declared": declared_operators() if settings.strict_ops else set(),
         "unsupported": set(active("op_unsupported")),
@@ -33,6 +34,11 @@ def configuration() -> dict[str, Any]:
         "stale_rng": bool(active("stale_rng")),
         "memory_leak": bool(active("memory_leak")),
     }
+
+
+def _host_memory() -> int:
+    """Return the bytes of memory of this machine, which is where the memory of the devices is."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def declared_operators() -> set[str]:
