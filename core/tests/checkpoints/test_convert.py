@@ -332,3 +332,13 @@ def test_inspect_and_verify(step: Path, capsys: pytest.CaptureFixture[str]) -> N
         (step / name).write_bytes(content)
     assert run(["checkpoint", "verify", str(root / "000009")]) == 1
     assert "Steps in" in capsys.readouterr().err
+
+
+def test_files_that_the_manifest_does_not_list_are_named(step: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are no fault, but loading may take them for the checkpoint's: shards go before a file."""
+    assert run(["checkpoint", "verify", str(step)]) == 0
+    assert "does not list" not in caplog.text
+    (step / "pretrained_model" / "notes.md").write_text("a note")
+    assert run(["checkpoint", "verify", str(step)]) == 0
+    CheckpointStore(step.parent).resolve("auto")
+    assert caplog.text.count("manifest.json does not list") == 2 and "pretrained_model/notes.md" in caplog.text

@@ -108,6 +108,10 @@ class Manifest:
             more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
             raise CheckpointError(f"{directory} cannot be used: {'; '.join(faults[:3])}{more}.")
 
+    def unlisted(self, directory: Path) -> list[str]:
+        """Return the names of files in ``directory`` that the manifest does not list."""
+        return [name for name, _ in files_in(directory) if name not in self.files]
+
     def _size_faults(self, directory: Path) -> Iterator[str]:
         for name, record in sorted(self.files.items()):
             path = directory / name

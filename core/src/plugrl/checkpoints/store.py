@@ -41,13 +41,27 @@ def step_name(step: int, total_steps: int = 0) -> str:
 
 
 def verify(directory: str | Path) -> Manifest:
-    """Check one checkpoint and return its manifest. Raises CheckpointError naming what is missing or altered."""
+    """Check one checkpoint and return its manifest. Raises CheckpointError naming what is missing or altered.
+
+    Files that the manifest does not list are no fault, since somebody may have added a note; a warning names them.
+    """
     path = Path(directory)
     if not path.is_dir():
         raise CheckpointError(f"There is no checkpoint at {path}.")
     manifest = Manifest.load(path)
-    manifest.verify(path)
+    _verify(path, manifest)
     return manifest
+
+
+def _verify(path: Path, manifest: Manifest) -> None:
+    manifest.verify(path)
+    unlisted = manifest.unlisted(path)
+    if unlisted:
+        more = f" and {len(unlisted) - 5} more" if len(unlisted) > 5 else ""
+        logger.warning(
+            "%s holds files that its %s does not list, so that nothing vouches for their content: %s%s",
+            path, MANIFEST_NAME, ", ".join(unlisted[:5]), more,
+        )  # fmt: skip
 
 
 class CheckpointStore:
@@ -264,7 +278,7 @@ class CheckpointStore:
                 logger.warning("Skipping %s: it has no readable %s.", path, MANIFEST_NAME)
         for path in sorted(manifests, key=lambda path: -manifests[path].sequence):
             try:
-                manifests[path].verify(path)
+                _verify(path, manifests[path])
             except CheckpointError as error:
                 logger.warning("Skipping an incomplete checkpoint: %s", error)
                 continue
