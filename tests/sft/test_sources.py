@@ -50,6 +50,8 @@ def test_a_file_of_the_users_is_taken_as_it_is(tmp_path: Path) -> None:
     path.write_text("{}")
     assert sft_sources([str(path), "a.b=c", "--resume=true"]) == (path, ["a.b=c", "--resume=true"])
     assert sft_sources(["--config-path=" + str(path)]) == (path, [])
+    for option in ("--config_path", "--config-path"):
+        assert sft_sources(["a.b=c", option, str(path), "--resume=true"]) == (path, ["a.b=c", "--resume=true"])
 
 
 def test_a_checkpoints_configuration_alone_begins_another_run(folder: Path) -> None:
@@ -59,8 +61,13 @@ def test_a_checkpoints_configuration_alone_begins_another_run(folder: Path) -> N
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [([], "Name one configuration"), (["a.yaml", "--config_path=b.yaml"], "Given: a.yaml, b.yaml"), (["x=1"], "none")],
-)
+    [
+        ([], "Name one configuration"), (["a.yaml", "--config_path=b.yaml"], "Given: a.yaml, b.yaml"),
+        (["x=1"], "none"),
+        (["a.yaml", "--config_path", "b.yaml"], "Given: a.yaml, b.yaml"), (["--config_path"], "Name one configuration"),
+        (["a.yaml", "--steps", "3"], "--steps=VALUE"),
+    ],
+)  # fmt: skip
 def test_one_configuration_is_named(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         sft_sources(arguments)

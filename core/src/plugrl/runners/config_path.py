@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +35,16 @@ def sft_sources(arguments: Sequence[str]) -> tuple[Path, list[str]]:
         CheckpointError: a path that holds no checkpoint.
     """
     files, overrides, resume = [], [], None
-    for argument in arguments:
+    rest = iter(arguments)
+    for argument in rest:
         key, equals, value = argument.partition("=")
-        if not equals:
+        names_file = key.lstrip("-").replace("-", "_") == "config_path"
+        if names_file and (equals or key.startswith("--")):
+            files += [value] if equals else [*itertools.islice(rest, 1)]
+        elif not equals and key.startswith("-"):
+            raise ConfigError(f"{argument}: give the value after a sign of equality, {argument}=VALUE.")
+        elif not equals:
             files.append(argument)
-        elif key.lstrip("-").replace("-", "_") == "config_path":
-            files.append(value)
         else:
             path, given = parse_override(argument)
             resume = given if path in (("resume",), ("trainer", "resume")) else resume
