@@ -13,7 +13,9 @@ import pytest
 from plugrl.checkpoints import CheckpointStore
 from plugrl.config.schema import RunConfig
 from plugrl.data.plan import Position
+from plugrl.runners.main import tracker_id
 from plugrl.runners.sft import STEP_FILE, SftRun, train_sft
+from plugrl.tracking import RunDirectory
 
 
 class Group:
@@ -56,6 +58,8 @@ class Group:
 
 class Tracker:
     """Keeps what is logged."""
+
+    run_id = "2f90"
 
     def __init__(self) -> None:
         self.rows: dict[int, dict[str, float]] = {}
@@ -135,6 +139,20 @@ def test_what_changes_the_order_of_the_samples_is_said(
     with caplog.at_level(logging.WARNING):
         run(tmp_path, resume=True, total_steps=6, **change)
     assert ("which worker sees which sample" in caplog.text) == bool(said) and said in caplog.text
+
+
+def test_a_resumed_run_is_the_same_run_to_tracking_services(tmp_path: Path) -> None:
+    folder = RunDirectory(tmp_path / "run")
+    assert tracker_id(folder, None) is None
+    train_sft(run(tmp_path, total_steps=3))
+    step = folder.checkpoints / "000003"
+    moved = RunDirectory(tmp_path / "moved")
+    assert tracker_id(folder, step) == tracker_id(moved, step) == "2f90"
+    (folder.path / "checkpoints").rename(folder.path / "sft")
+    assert tracker_id(folder, None) == "2f90", "of a run whose supervised phase was interrupted"
+    record = json.loads((folder.path / "sft/000003" / STEP_FILE).read_text())
+    (folder.path / "sft/000003" / STEP_FILE).write_text(json.dumps({**record, "tracker_run_id": None}))
+    assert tracker_id(folder, None) == tracker_id(folder, folder.path / "sft/000003") != "2f90"
 
 
 def test_a_checkpoint_of_others_gives_no_place_and_it_follows_from_the_step(tmp_path: Path) -> None:

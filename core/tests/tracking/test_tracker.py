@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -70,6 +72,22 @@ def test_a_missing_package_stops_the_run_before_it_starts(
     for start in (lambda: check_loggers([name]), lambda: Tracker([name], RunDirectory(tmp_path), RunConfig())):
         with pytest.raises(MissingDependency, match=f"pip install .*{name}"):
             start()
+
+
+def test_a_service_knows_a_resumed_run_by_the_id_that_its_checkpoint_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def init(**options: Any) -> Any:
+        started.append(options["id"])
+        return SimpleNamespace(log=lambda row: None, finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))  # type: ignore[arg-type]
+    for run_id in (None, None, "2f90"):
+        with Tracker(["wandb"], RunDirectory(tmp_path), RunConfig(), run_id=run_id) as tracker:
+            assert tracker.run_id == started[-1]
+    assert started[2] == "2f90" and started[0] != started[1], "a new run in an old folder is another run"
 
 
 def test_a_logger_that_breaks_while_training_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

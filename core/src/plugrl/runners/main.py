@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from plugrl.checkpoints import CheckpointStore, Manifest
+from plugrl.checkpoints import CheckpointStore, Manifest, read_json
+from plugrl.checkpoints.store import newest_step
 from plugrl.config.schema import RunConfig
 from plugrl.errors import MissingDependency
 from plugrl.plugins import hooks, load_plugins
@@ -20,7 +22,7 @@ from plugrl.runners.ppo import train_ppo
 from plugrl.runners.preflight import check_shared_folder
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.rl import RlRun, rl_plan
-from plugrl.runners.sft import SftRun, is_finished, train_sft
+from plugrl.runners.sft import STEP_FILE, SftRun, is_finished, train_sft
 from plugrl.runners.summary import print_summary
 from plugrl.runners.validation import Validation, validate
 from plugrl.runtime import RaySession
@@ -135,8 +137,23 @@ def recorded(
     run_dir.start(config, load_plugins(), resume_step=resume_step, phase=phase)
     for line in hooks.fire("report_header"):
         print(line)
-    with Tracker(config.trainer.logger, run_dir, config, resume_step=resume_step) as tracker:
+    run_id = tracker_id(run_dir, resume_from)
+    with Tracker(config.trainer.logger, run_dir, config, resume_step=resume_step, run_id=run_id) as tracker:
         yield tracker
+
+
+def tracker_id(run_dir: RunDirectory, resume_from: Path | None) -> str | None:
+    """Return the id that tracking services know the run by, as its checkpoint holds it; None for a new run.
+
+    A run whose supervised phase was interrupted has its checkpoints there alone.
+    """
+    checkpoint = resume_from or newest_step(run_dir.path / "sft")
+    if checkpoint is None:
+        return None
+    record = checkpoint / STEP_FILE
+    stored = read_json(record).get("tracker_run_id") if record.is_file() else None
+    # Checkpoints of earlier versions hold none: then the id was made of the folder's name.
+    return stored or hashlib.sha256(str(run_dir.path).encode()).hexdigest()[:12]
 
 
 def after_sft(config: RunConfig, inputs: Inputs, session: RaySession, tracker: Tracker) -> RunConfig:

@@ -302,6 +302,7 @@ class RlRun:
             "grad_accum_steps": 1,
             "epoch": self.data.sampler.epoch,
             "seed": self.config.trainer.seed,
+            "tracker_run_id": self.tracker.run_id,
         }
 
     def _log(self, step: Step, experience: Experience) -> None:

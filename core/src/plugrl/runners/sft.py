@@ -120,7 +120,12 @@ class SftRun:
     def save(self, number: int) -> None:
         """Write weights, training state and place in the data as the checkpoint of a step."""
         values = redact(self.config.model_dump(mode="json"))
-        progress = {**self._settings(), **self.position.as_dict(), "finished": self.reached or number == self.total}
+        progress = {
+            **self._settings(),
+            **self.position.as_dict(),
+            "finished": self.reached or number == self.total,
+            "tracker_run_id": self.tracker.run_id,
+        }
         with self.store.write(number) as directory:
             self.group.write(directory, number, progress, values)
 
