@@ -20,7 +20,9 @@ from plugrl.platforms.cpu import CpuPlatform
 from plugrl.plugins import load_plugins
 from plugrl_engine_fsdp.backends import DdpEngine, Fsdp1Engine, Fsdp2Engine
 from plugrl_engine_fsdp.config import FsdpConfig
+from plugrl_engine_fsdp.config.section import GradScalerConfig
 from plugrl_engine_fsdp.gradients import LocalGradients, global_norm
+from plugrl_engine_fsdp.loss_scale import LossScale
 from plugrl_engine_fsdp.optim import OptimizerSettings, Schedule, build_optimizer
 from plugrl_engine_fsdp.precision import resolve_precision
 
@@ -148,6 +150,20 @@ def test_checkpoints_that_do_not_fit_are_named(tmp_path: Path) -> None:
     only_model.checkpoint_config = {"load_contents": ("hf_model",)}
     with pytest.raises(CheckpointError, match="hf_model"):
         only_model.load_checkpoint(str(tmp_path))
+
+
+def test_the_loss_scale_has_a_floor_and_says_when_it_stands_there(caplog: pytest.LogCaptureFixture) -> None:
+    scale = LossScale(GradScalerConfig(init_scale=8.0, growth_interval=2, min_scale=0.5))
+    seen = []
+    for finite in [False] * 6 + [True] * 2:
+        scale.update(finite)
+        seen.append(scale.scale)
+    assert seen == [4.0, 2.0, 1.0, 0.5, 0.5, 0.5, 0.5, 1.0]
+    assert caplog.text.count("not finite at the smallest loss scale, 0.5") == 2
+    scale.load_state_dict({**scale.state_dict(), "scale": 1e-30})
+    assert scale.scale == 0.5, "as a checkpoint of a run without a floor may hold it"
+    with pytest.raises(ValidationError, match="init_scale 0.5 is below min_scale 1"):
+        GradScalerConfig(init_scale=0.5)
 
 
 def test_the_norm_of_low_gradients_is_computed_in_fp32() -> None:

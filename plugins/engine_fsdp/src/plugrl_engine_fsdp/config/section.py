@@ -108,6 +108,13 @@ class GradScalerConfig(_Section):
     growth_factor: float = Field(2.0, gt=1, description="factor after growth_interval finite steps")
     backoff_factor: float = Field(0.5, gt=0, lt=1, description="factor after a step that was not finite")
     growth_interval: int = Field(2000, ge=1, description="finite steps in a row before the scale grows")
+    min_scale: float = Field(1.0, gt=0, description="the scale shrinks no further than to this")
+
+    @model_validator(mode="after")
+    def _starts_above_the_floor(self) -> GradScalerConfig:
+        if self.init_scale < self.min_scale:
+            raise ValueError(f"init_scale {self.init_scale:g} is below min_scale {self.min_scale:g}")
+        return self
 
 
 class WrapPolicy(_Section):
