@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+
+from plugrl.errors import UnsupportedCapability
 
 FinishReason = Literal["stop", "length"]
 
@@ -83,6 +85,13 @@ class RolloutBackend(ABC):
     @abstractmethod
     def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Replace all weights, given as a stream under published names; strict. ``version`` then marks samples."""
+
+    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the weights in use under published names, for comparisons; the tensors may be those in use.
+
+        A backend that cannot show its weights keeps this default, which raises UnsupportedCapability.
+        """
+        raise UnsupportedCapability(f"{type(self).__name__} cannot show its weights.")
 
     @property
     @abstractmethod

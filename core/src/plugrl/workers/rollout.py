@@ -10,6 +10,7 @@ from plugrl.rollouts.base import RolloutBackend, SamplingParams
 from plugrl.rollouts.registry import get_rollout
 from plugrl.runtime.weights import WeightReceiver, WeightRoute
 from plugrl.runtime.worker import Worker
+from plugrl.workers.digests import weight_digests
 from plugrl.workers.transport import PackedCompletions
 
 
@@ -44,6 +45,10 @@ class RolloutWorker(Worker):
         if self._receiver is None:
             self._receiver = WeightReceiver(route, self.context.rank)
         self.backend.load_weights(self._receiver.receive(version, copy=False), version)
+
+    def weight_digests(self) -> dict[str, str]:
+        """Return digests of the weights in use by published name, to compare with those of the actor."""
+        return weight_digests(self.backend.named_weights())
 
     def close(self) -> None:
         """Free the weight channel and the backend."""

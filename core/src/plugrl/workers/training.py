@@ -17,6 +17,7 @@ from plugrl.models.registry import model_category
 from plugrl.runtime.seeding import seed_rank
 from plugrl.runtime.weights import WeightRoute, WeightSender
 from plugrl.runtime.worker import Worker
+from plugrl.workers.digests import weight_digests
 
 EngineType = Literal["language_model", "value_model", "embodied_model"]
 """A category of model types, as engines are registered for it."""
@@ -105,6 +106,12 @@ class TrainingWorker(Worker):
         if self._sender is None:
             self._sender = WeightSender(route)
         return self._sender.send(stream, version)
+
+    def weight_digests(self) -> dict[str, str]:
+        """Return digests of what :meth:`send_weights` sends, on rank 0; the other ranks return nothing. Collective."""
+        stream, _ = self.engine.get_per_tensor_param()
+        digests = weight_digests(stream)
+        return digests if self.context.rank == 0 else {}
 
     def save(self, directory: str, step: int, progress: Mapping[str, Any] | None = None) -> None:
         """Write weights and training state into ``directory``. Collective."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -94,6 +94,15 @@ class HFRolloutBackend(RolloutBackend):
             raise WeightSyncError(f"Weights of version {version} did not load: {error}") from error
         self._version = version
         self._refusal = ""
+
+    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the weights in use under published names."""
+        if self._policy is None:
+            raise WeightSyncError(f"There are no weights to show: {self._refusal}.")
+        for name, tensor in self._policy.state_dict().items():
+            published = self._policy.published_name(name)
+            if published is not None:
+                yield published, tensor
 
     # ----------------------------------------------------------------- generation
     def generate(
