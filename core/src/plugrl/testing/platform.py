@@ -125,7 +125,7 @@ def _cases(name: str, levels: tuple[str, ...], settings: Settings | None) -> lis
     for target in targets_of(name):
         chosen = tuple(level for level in target.levels if level in (levels or target.levels))
         base = Case(target=target, settings=settings or target.settings, levels=chosen)
-        found = [(level, item.id) for level in chosen for item in checks_of(level)]
+        found = [(level, item.id) for level in chosen for item in checks_of(level, base.settings.modules)]
         cases += [Case(base.target, base.settings, chosen, level, check) for level, check in found]
         cases.append(base)
     return cases

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -109,13 +109,18 @@ def check(
     return decorate
 
 
-def checks_of(level: str) -> tuple[KitCheck, ...]:
-    """Import the modules of a level, by name, and return its checks in the order in which they stand there."""
+def checks_of(level: str, modules: Iterable[str] = ()) -> tuple[KitCheck, ...]:
+    """Import the modules of a level, by name, and return its checks in the order in which they stand there.
+
+    ``modules`` are imported besides: a vendor's own checks come after those of the kit.
+    """
     package = importlib.import_module("plugrl.testing.kit")
     prefix = f"{level.lower()}_"
     for module in sorted(item.name for item in pkgutil.iter_modules(package.__path__)):
         if module.startswith(prefix):
             importlib.import_module(f"{package.__name__}.{module}")
+    for module in modules:
+        importlib.import_module(module)
     return tuple(item for item in _checks.values() if item.level == level)
 
 

@@ -126,6 +126,7 @@ def run_conformance(
             plugin=target.plugin,
             probe_undeclared=probe_undeclared,
             only=only,
+            modules=settings.modules,
             xfail=settings.xfail,
             options=settings.options,
         )

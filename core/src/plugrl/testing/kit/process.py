@@ -30,7 +30,7 @@ class Job:
     """What the process is to do, as the runner sends it.
 
     ``only`` are the ids to run (empty: all), ``done`` those that an earlier process of this level has dealt with.
-    ``xfail`` maps ids of checks and capabilities to the reason why they are expected to fail.
+    ``modules`` hold further checks. ``xfail`` maps ids of checks and capabilities to the reason why they are expected to fail.
     """
 
     level: str
@@ -40,6 +40,7 @@ class Job:
     probe_undeclared: bool = False
     only: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     xfail: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
 
@@ -47,7 +48,7 @@ class Job:
     def from_json(cls, text: str) -> Job:
         """Return the job that ``json.dumps(asdict(job))`` wrote."""
         values = json.loads(text)
-        return cls(**{**values, "only": tuple(values["only"]), "done": tuple(values["done"])})
+        return cls(**{**values, **{name: tuple(values[name]) for name in ("only", "done", "modules")}})
 
 
 def run_level(job: Job, stream: TextIO) -> None:
@@ -57,7 +58,7 @@ def run_level(job: Job, stream: TextIO) -> None:
         stream.write(json.dumps({"event": event, **values}, default=str) + "\n")
         stream.flush()
 
-    checks = [item for item in checks_of(job.level) if not job.only or item.id in job.only]
+    checks = [item for item in checks_of(job.level, job.modules) if not job.only or item.id in job.only]
     send("plan", checks=[_describe(item) for item in checks])
     with tempfile.TemporaryDirectory(prefix="plugrl-kit-") as folder:
         kit, reason = _prepare(job, Path(folder))

@@ -23,18 +23,19 @@ from plugrl.platforms.capabilities import LEVELS
 from plugrl.testing.kit.checks import SUBJECTS
 
 TABLE = "plugrl-conformance"
-_FIELDS = ("plugin", "levels", "xfail", "env", "options")
+_FIELDS = ("plugin", "levels", "xfail", "modules", "env", "options")
 _XFAIL_FIELDS = ("check", "reason", "issue")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The table, checked. ``levels`` is empty where it says nothing; ``xfail`` maps a check or capability to a reason
-    with its issue; ``env`` are variables of the processes of the levels; ``options`` are for checks that take some."""
+    with its issue; ``modules`` hold a vendor's own checks; ``env`` are variables of the processes of the levels; ``options`` are for checks that take some."""
 
     plugin: str = ""
     levels: tuple[str, ...] = ()
     xfail: dict[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
 
@@ -68,6 +69,7 @@ def read_settings(path: Path) -> Settings | None:
         plugin=str(table.get("plugin", "")),
         levels=expand_levels([levels] if isinstance(levels, str) else levels),
         xfail=dict(_expected(where, row) for row in _rows(where, table.get("xfail", []))),
+        modules=_names(where, table, "modules"),
         env=_texts(where, table, "env"),
         options=_texts(where, table, "options"),
     )
@@ -105,6 +107,13 @@ def _texts(where: str, table: dict[str, Any], name: str) -> dict[str, str]:
     if not isinstance(values, dict):
         raise ConfigError(f"{where} {name} must be a table of names and values.")
     return {key: str(value) for key, value in values.items()}
+
+
+def _names(where: str, table: dict[str, Any], name: str) -> tuple[str, ...]:
+    values = table.get(name, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ConfigError(f"{where} {name} must be a list of names.")
+    return tuple(values)
 
 
 def _rows(where: str, rows: Any) -> list[Any]:
