@@ -14,6 +14,6 @@ def weight_digests(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str
     for name, tensor in tensors:
         host = tensor.detach().cpu().contiguous()
         digest = hashlib.sha256(f"{host.dtype} {tuple(host.shape)}".encode())
-        digest.update(memoryview(host.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(host.reshape(-1).view(torch.uint8).numpy().tobytes())
         found[name] = digest.hexdigest()
     return found
