@@ -6,13 +6,15 @@ from pathlib import Path
 
 import typer
 
-from plugrl.cli import console, plugins_list
+from plugrl.cli import console, plugins_list, plugins_new
 from plugrl.plugins.ledger import Ledger, PluginRecord
 from plugrl.plugins.loader import load_plugins
 
 app = typer.Typer(add_completion=False, help="Show, diagnose and check plugins.", no_args_is_help=True)
 
 AS_JSON = typer.Option(False, "--json", help="Print JSON.")
+
+app.command("new")(plugins_new.new)
 
 
 @app.command("list")

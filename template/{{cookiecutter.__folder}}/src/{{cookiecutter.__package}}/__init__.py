@@ -1,0 +1,1 @@
+"""{{ cookiecutter.summary }}: the platform{{ ' and its engines' if cookiecutter.with_engine }}."""

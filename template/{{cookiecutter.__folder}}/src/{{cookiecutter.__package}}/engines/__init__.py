@@ -1,0 +1,1 @@
+"""Engines for {{ cookiecutter.vendor }}: those of other packages, started in another way."""
