@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -136,11 +140,7 @@ def test_a_hang_ends_at_its_deadline_with_all_its_processes(level, tmp_path: Pat
     found = by_id(level(HANGS.format(path=str(path))))
     assert time.monotonic() - began < 30
     assert "no answer within 0.5 s" in found["env.hangs"].detail and found["env.last"].status == "supported"
-    child = Path(f"/proc/{path.read_text()}/stat")
-    deadline = time.monotonic() + 5
-    while child.exists() and child.read_text().split()[2] != "Z" and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not child.exists() or child.read_text().split()[2] == "Z"
+    wait_for(lambda: not is_running(int(path.read_text())))
 
 
 GATE = '''
@@ -178,3 +178,36 @@ def test_a_level_that_crashes_again_and_again_is_given_up(level) -> None:
     source = "".join(f'@check("env.c{number}")\ndef c{number}(kit): os._exit(1)\n\n' for number in range(8))
     statuses = [result.status for result in level(source).results]
     assert statuses == ["failed"] * 6 + ["blocked"] * 2
+
+
+ORPHAN = """
+import sys
+from plugrl.testing.kit.process import Job
+from plugrl.testing.kit.runner import run_level
+run_level(Job(level="env", platform="", plugin="", modules=("made_checks",), only=("env.hangs",)))
+"""
+
+
+def test_a_level_does_not_outlive_its_runner(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    (tmp_path / "made_checks.py").write_text(HEAD + HANGS.format(path=str(path)).replace("deadline_s=0.5", ""))
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    runner = subprocess.Popen([sys.executable, "-c", ORPHAN], env=env)
+    wait_for(lambda: path.exists() and path.read_text())
+    runner.kill()
+    runner.wait()
+    wait_for(lambda: not is_running(int(path.read_text())))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it took more than 20 s"
+        time.sleep(0.05)

@@ -83,8 +83,8 @@ class Context:
                        **(env or {})}  # fmt: skip
         try:
             done = subprocess.run(
-                [sys.executable, "-c", script], env=environment, capture_output=True, text=True, errors="replace",
-                timeout=timeout_s, cwd=self.folder,
+                [sys.executable, "-c", script], env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+                text=True, errors="replace", timeout=timeout_s, cwd=self.folder,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise CheckFailed(f"a process of the check gave no answer within {timeout_s:g} s") from error

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from dataclasses import asdict, dataclass, field, replace
@@ -30,7 +32,7 @@ class Job:
     """What the process is to do, as the runner sends it.
 
     ``only`` are the ids to run (empty: all), ``done`` those that an earlier process of this level has dealt with.
-    ``modules`` hold further checks. ``xfail`` maps ids of checks and capabilities to the reason why they are expected to fail.
+    ``modules`` hold further checks. ``xfail`` maps ids of checks and capabilities to why they are expected to fail.
     """
 
     level: str
@@ -176,11 +178,30 @@ def _describe(item: KitCheck) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the job on standard input; the results go to the descriptor in ``sys.argv[1]``."""
-    job = Job.from_json(sys.stdin.read())
+    """Run the job in the first line of standard input; the results go to the descriptor in ``sys.argv[1]``.
+
+    Standard input stays open as long as the runner lives: its end takes this process and its children with it.
+    """
+    text = b""
+    while not text.endswith(b"\n"):
+        chunk = os.read(0, 65536)
+        if not chunk:
+            return 1
+        text += chunk
+    job = Job.from_json(text.decode())
+    threading.Thread(target=_end_with_runner, name="plugrl-kit-watch", daemon=True).start()
     with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as stream:
         run_level(job, stream)
     return 0
+
+
+def _end_with_runner() -> None:
+    # Not sys.stdin: a thread that waits in its buffer would hold a lock which the interpreter needs to exit.
+    while os.read(0, 1):
+        pass
+    if os.getpid() != os.getpgrp():
+        os._exit(1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -121,14 +121,16 @@ class _Watch:
         try:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(asdict(self._job)).encode())
-                process.stdin.close()
+                process.stdin.write(json.dumps(asdict(self._job)).encode() + b"\n")
+                process.stdin.flush()
             yield process, reading
         finally:
             # The whole group: a check may have started processes, and none of them may outlive its level.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()  # type: ignore[union-attr]
             os.close(reading)
 
     def _read(self, stream: int) -> bool | None:

@@ -29,8 +29,15 @@ _XFAIL_FIELDS = ("check", "reason", "issue")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The table, checked. ``levels`` is empty where it says nothing; ``xfail`` maps a check or capability to a reason
-    with its issue; ``modules`` hold a vendor's own checks; ``env`` are variables of the processes of the levels; ``options`` are for checks that take some."""
+    """The table, checked.
+
+    Args:
+        levels: empty where the table says nothing.
+        xfail: id of a check or a capability -> why it is expected to fail, with the issue.
+        modules: what else to import, for a vendor's own checks.
+        env: variables of the processes of the levels.
+        options: for checks that take some, such as tolerances.
+    """
 
     plugin: str = ""
     levels: tuple[str, ...] = ()
