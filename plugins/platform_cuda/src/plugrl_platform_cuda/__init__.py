@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: the platform and its engines."""

@@ -1,0 +1,1 @@
+"""Engines for nvidia: those of other packages, started in another way."""
