@@ -1,0 +1,1 @@
+"""Engines for huawei: those of other packages, started in another way."""
