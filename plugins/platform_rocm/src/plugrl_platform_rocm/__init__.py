@@ -1,0 +1,1 @@
+"""AMD GPUs by ROCm: the platform and its engines."""

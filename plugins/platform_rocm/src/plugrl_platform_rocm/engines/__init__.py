@@ -1,0 +1,1 @@
+"""Engines for amd: those of other packages, started in another way."""
