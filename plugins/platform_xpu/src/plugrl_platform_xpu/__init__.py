@@ -1,0 +1,1 @@
+"""Intel GPUs: the platform and its engines."""

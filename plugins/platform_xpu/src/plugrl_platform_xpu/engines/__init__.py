@@ -1,0 +1,1 @@
+"""Engines for intel: those of other packages, started in another way."""
