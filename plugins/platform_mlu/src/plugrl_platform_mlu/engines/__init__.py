@@ -1,0 +1,1 @@
+"""Engines for cambricon: those of other packages, started in another way."""
