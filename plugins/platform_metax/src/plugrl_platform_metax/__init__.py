@@ -1,0 +1,1 @@
+"""MetaX GPUs: the platform and its engines."""

@@ -1,0 +1,1 @@
+"""Engines for metax: those of other packages, started in another way."""
