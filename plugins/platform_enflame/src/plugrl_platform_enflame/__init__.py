@@ -1,0 +1,1 @@
+"""Enflame GCUs: the platform and its engines."""

@@ -1,0 +1,1 @@
+"""Engines for enflame: those of other packages, started in another way."""
