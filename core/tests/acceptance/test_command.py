@@ -48,6 +48,19 @@ def test_a_flat_run_fails_and_says_by_which_rules(
     assert not (folder / "acceptance.json").exists()
 
 
+def test_a_reference_whose_own_seeds_break_a_rule_says_so(
+    write_run: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steady = write_run(learning(seed=1), "steady", trainer={"seed": 1})
+    noisy = write_run(learning(seed=2, noise=0.12), "noisy", trainer={"seed": 2})
+    target = ["accept", "--make-reference", str(tmp_path / "r.json"), "--check", str(steady), "--check", str(noisy)]
+    assert run(target) == 0
+    warned = capsys.readouterr().err
+    assert "seed 2 itself fails the rule no_collapse" in warned and "seed 1 itself fails" not in warned
+    assert run([*target, "--threshold", "max_fall=0.5"]) == 0
+    assert "no_collapse" not in capsys.readouterr().err
+
+
 def test_thresholds_can_be_set(reference: Path, write_run: Write) -> None:
     folder = write_run(learning(seed=7))
     arguments = ["accept", "--check", str(folder), "--reference", str(reference)]

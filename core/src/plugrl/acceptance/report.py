@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import Literal
 
 from plugrl.acceptance.curves import mean, rolling_mean
 from plugrl.acceptance.record import REWARD
@@ -20,7 +21,7 @@ _SIGNS = {">=": "at least", "<=": "at most"}
 
 def render(outcome: Acceptance) -> str:
     """Return the page."""
-    title = f"Acceptance of {outcome.platform}: {'pass' if outcome.passed else 'fail'}"
+    title = f"Acceptance of {outcome.platform}: {_word(outcome.passed)}"
     subtitle = f"{outcome.reference.baseline}, against {outcome.reference.describe()} \u00b7 {outcome.record.path}"
     return render_page(
         title,
@@ -48,9 +49,9 @@ def needed_text(rule: RuleResult) -> str:
 
 
 def _tiles(outcome: Acceptance) -> list[Tile]:
-    kept = sum(rule.passed for rule in outcome.rules)
+    kept, total = sum(rule.passed for rule in outcome.rules), len(outcome.rules)
     found = [
-        Tile("Verdict", "pass" if outcome.passed else "fail", "", f"{kept} of {len(outcome.rules)} rules hold"),
+        Tile("Verdict", _word(outcome.passed), note=f"{kept} of {total} rules hold", tone=_tone(outcome.passed)),
         Tile("Steps", f"{outcome.record.last_step:,}", f"of {outcome.planned:,}", _seed(outcome)),
     ]
     rewards, window = outcome.record.rewards[: outcome.thresholds.horizon], outcome.thresholds.window
@@ -66,6 +67,14 @@ def _tiles(outcome: Acceptance) -> list[Tile]:
         note = "" if spread is None else f"seeds of the reference: {format_value(spread)}"
         found.append(Tile("Distance", measured_text(distance), "", note))
     return found
+
+
+def _word(passed: bool) -> str:
+    return "pass" if passed else "fail"
+
+
+def _tone(passed: bool) -> Literal["good", "bad"]:
+    return "good" if passed else "bad"
 
 
 def _seed(outcome: Acceptance) -> str:
@@ -104,10 +113,10 @@ def _points(values: Sequence[float], first: int) -> Points:
 
 def _rules(rules: Sequence[RuleResult]) -> str:
     rows = "".join(
-        f'<tr><td><span class="{"good" if rule.passed else "bad"}">{"pass" if rule.passed else "fail"}</span></td>'
+        f'<tr><td><span class="{_tone(rule.passed)}">{_word(rule.passed)}</span></td>'
         f"<td>{escape(rule.name)}</td><td>{escape(rule.text)}{_note(rule)}</td>"
         f'<td class="number">{escape(measured_text(rule))}</td>'
-        f"<td>{escape(needed_text(rule))}</td></tr>"
+        f'<td class="whole">{escape(needed_text(rule))}</td></tr>'
         for rule in rules
     )
     head = '<tr><th></th><th>Rule</th><th>What is measured</th><th class="number">Measured</th><th>Needed</th></tr>'

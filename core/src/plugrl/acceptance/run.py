@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from plugrl.acceptance.baselines import Baseline
+from plugrl.acceptance.curves import mean_curve
 from plugrl.acceptance.record import REWARD, RunRecord, read_record
 from plugrl.acceptance.reference import Reference
 from plugrl.acceptance.rules import RuleResult, Thresholds, judge, spread
@@ -174,6 +175,18 @@ def assess(record: RunRecord, reference: Reference, reference_name: str, thresho
         differences=tuple(reference.differences(record.configuration)),
         reference_spread=spread([curve.rewards for curve in reference.curves], thresholds.window),
     )
+
+
+def own_failures(
+    reference: Reference, records: Sequence[RunRecord], thresholds: Thresholds
+) -> list[tuple[int, RuleResult]]:
+    """Return the rules that a reference's own seeds break, each judged by the mean of the others (itself if alone)."""
+    found = []
+    for index, (seed, record) in enumerate(zip(reference.seeds, records, strict=True)):
+        others = [curve.rewards for number, curve in enumerate(reference.curves) if number != index]
+        rules = judge(record, mean_curve(others or [record.rewards]), record.last_step, thresholds)
+        found += [(seed, rule) for rule in rules if not rule.passed]
+    return found
 
 
 def write_outcome(outcome: Acceptance, folder: Path) -> Path:

@@ -187,7 +187,8 @@ def _make_reference(request: _Request, target: Path) -> None:
     from plugrl.acceptance.baselines import find_baseline
     from plugrl.acceptance.record import read_record
     from plugrl.acceptance.reference import make_reference, save_reference
-    from plugrl.acceptance.run import thresholds_from
+    from plugrl.acceptance.report import measured_text, needed_text
+    from plugrl.acceptance.run import own_failures, thresholds_from
 
     baseline = find_baseline(request.baseline)
     thresholds = thresholds_from(request.thresholds, {})
@@ -198,6 +199,11 @@ def _make_reference(request: _Request, target: Path) -> None:
     own = [text.partition("=")[0] for text in request.thresholds]
     reference = make_reference(records, baseline.name, {name: getattr(thresholds, name) for name in own})
     save_reference(reference, target)
+    for seed, rule in own_failures(reference, records, thresholds):
+        console.warn(
+            f"seed {seed} itself fails the rule {rule.name}: {measured_text(rule)}, needed {needed_text(rule)}. "
+            "Set the threshold that this baseline needs with --threshold."
+        )
     console.say(f"Reference of {reference.describe()}: {target}")
 
 

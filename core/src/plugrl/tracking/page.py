@@ -24,7 +24,8 @@ def render_tiles(found: Sequence[Tile]) -> str:
     """Return a row of tiles: a label, a figure with its unit, and a note each."""
     parts = [
         f'<div class="tile"><div class="label">{escape(tile.label)}</div>'
-        f'<div class="value">{escape(tile.value)} <small>{escape(tile.unit)}</small></div>'
+        f'<div class="value"><span class="{tile.tone}">{escape(tile.value)}</span> '
+        f"<small>{escape(tile.unit)}</small></div>"
         f'<div class="note">{escape(tile.note) or "&nbsp;"}</div></div>'
         for tile in found
     ]

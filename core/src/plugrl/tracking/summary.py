@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from plugrl.tracking.headline import accuracy_of, duration
 from plugrl.tracking.series import mean, points_of
@@ -13,12 +13,13 @@ from plugrl.tracking.svg import format_value
 
 @dataclass(frozen=True)
 class Tile:
-    """One headline number: what it is, its value with a unit, and a remark below."""
+    """One headline number: what it is, its value with a unit, and a remark below; ``tone`` is good, bad or neither."""
 
     label: str
     value: str
     unit: str = ""
     note: str = ""
+    tone: Literal["", "good", "bad"] = ""
 
 
 @dataclass(frozen=True)
