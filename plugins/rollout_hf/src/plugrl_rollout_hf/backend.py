@@ -10,6 +10,7 @@ import torch
 
 from plugrl.errors import ConfigError, PlugRLError, UnsupportedCapability, WeightSyncError
 from plugrl.models import get_model
+from plugrl.models.moving import move_module
 from plugrl.platforms import get_platform
 from plugrl.rollouts.base import Completion, RolloutBackend, SamplingParams
 from plugrl_rollout_hf.decoder import Decoder, HFDecoder
@@ -48,7 +49,8 @@ class HFRolloutBackend(RolloutBackend):
         if "generate" not in policy.capabilities():
             raise UnsupportedCapability(f"{type(policy).__name__} cannot generate, so rollout.name=hf cannot use it.")
         self._device = _device()
-        self._policy = policy.to(self._device).eval().requires_grad_(False)
+        move_module(policy, self._device)
+        self._policy = policy.eval().requires_grad_(False)
         self._refusal = ""
         self._fused = self._pick_decoder()
 
@@ -56,7 +58,7 @@ class HFRolloutBackend(RolloutBackend):
         """Move the weights to the host and drop what was derived from them."""
         self._weights = None
         if self._policy is not None:
-            self._policy.to("cpu")
+            move_module(self._policy, torch.device("cpu"))
             get_platform().empty_cache()
         self._asleep = True
 
@@ -64,7 +66,7 @@ class HFRolloutBackend(RolloutBackend):
         """Bring the weights back to the device."""
         if self._policy is None:
             return
-        self._policy.to(self._device)
+        move_module(self._policy, self._device)
         self._asleep = False
 
     def close(self) -> None:
