@@ -25,7 +25,7 @@ ALWAYS = {
     *("README.md", "pyproject.toml", "docs/README.md", "docs/faq.md", "docs/install_guidance.md"),
     *("docs/quick_start.md", "src/plugrl_platform_acme/__init__.py", "src/plugrl_platform_acme/platform.py"),
     *("src/plugrl_platform_acme/plugin.py", "src/plugrl_platform_acme/probe.py"),
-    *("tests/test_conformance.py", "tests/test_platform.py"),
+    *("tests/test_conformance.py", "tests/test_device.py", "tests/test_platform.py"),
 }
 IF_YES = {
     "with_engine": {f"src/plugrl_platform_acme/engines/{name}.py" for name in ("__init__", "fsdp", "megatron")},
