@@ -27,12 +27,12 @@ def torch_build(name: str) -> str | None:
 
     None when torch is missing, has no such name, or was built without it.
     """
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
     try:
+        spec = importlib.util.find_spec("torch")
+        if spec is None or spec.origin is None:
+            return None
         tree = ast.parse(Path(spec.origin).with_name("version.py").read_text())
-    except (OSError, SyntaxError, ValueError):
+    except (ImportError, OSError, SyntaxError, ValueError):
         return None
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -47,10 +47,10 @@ def device_files(*patterns: str) -> int:
     return len({path for pattern in patterns for path in glob.glob(pattern)})
 
 
-def visible(count: int | None, variable: str, detail: str = "") -> ProbeResult:
+def visible(count: int | None, variable: str, detail: str) -> ProbeResult:
     """Answer for ``count`` devices (None: unknown, at least one) behind the mask in ``variable``.
 
-    Unavailable when there is none or the mask lets none through. What follows a negative number in the mask is hidden:
+    ``detail`` says what was seen. Unavailable when there is none or the mask lets none through. What follows a negative number in the mask is hidden:
     drivers end the list there.
     """
     if count == 0:
@@ -61,4 +61,4 @@ def visible(count: int | None, variable: str, detail: str = "") -> ProbeResult:
     shown = mask[: next((index for index, item in enumerate(mask) if item.startswith("-")), len(mask))]
     if not shown:
         return Unavailable(f"no device visible ({variable} is {os.environ[variable]!r})")
-    return Available(len(shown), f"{detail}, {variable}={','.join(shown)}".removeprefix(", "))
+    return Available(len(shown), f"{detail}, {variable}={','.join(shown)}")

@@ -23,4 +23,4 @@ def probe() -> ProbeResult:
 {% endif %}
     # TODO({{ cookiecutter.vendor }}): count the devices from the files of the driver, such as
     # device_files("/dev/{{ cookiecutter.device_type }}[0-9]*"). None means: unknown, at least one.
-    return visible(None, MASK)
+    return visible(None, MASK, "{{ cookiecutter.torch_extension ~ ' is installed' if cookiecutter.torch_extension else cookiecutter.smi_command ~ ' answers' if cookiecutter.smi_command else 'nothing was looked for' }}")
