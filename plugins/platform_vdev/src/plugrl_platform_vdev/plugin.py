@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plugrl.plugins import PLUGIN_API, PlatformEntry, Plugin
+from plugrl.plugins import PLUGIN_API, EngineEntry, PlatformEntry, Plugin
 
 # Of the build in C++. All but platform.ipc: memory of the devices is not shared between processes.
 _CAPABILITIES = (
@@ -76,6 +76,35 @@ plugin = Plugin(
             priority=-1,  # never chosen by itself
             needs=("torch",),
             capabilities=_CAPABILITIES,
+        ),
+    ),
+    engines=(
+        EngineEntry(
+            model_type=("language_model", "value_model", "embodied_model"),
+            backend="fsdp2",
+            device="vdev",
+            vendor="plugrl",
+            target="plugrl_platform_vdev.engines.fsdp:VdevFsdp2Engine",
+            summary="parameters sharded over all ranks",
+            needs=("plugrl_engine_fsdp",),
+        ),
+        EngineEntry(
+            model_type=("language_model", "value_model", "embodied_model"),
+            backend="fsdp",
+            device="vdev",
+            vendor="plugrl",
+            target="plugrl_platform_vdev.engines.fsdp:VdevFsdp1Engine",
+            summary="torch's FSDP1",
+            needs=("plugrl_engine_fsdp",),
+        ),
+        EngineEntry(
+            model_type=("language_model", "value_model", "embodied_model"),
+            backend="ddp",
+            device="vdev",
+            vendor="plugrl",
+            target="plugrl_platform_vdev.engines.fsdp:VdevDdpEngine",
+            summary="a whole copy on every rank",
+            needs=("plugrl_engine_fsdp",),
         ),
     ),
 )

@@ -1,0 +1,1 @@
+"""Engines for vdev: those of other packages, started in another way."""
