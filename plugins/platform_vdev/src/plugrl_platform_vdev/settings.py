@@ -72,7 +72,7 @@ def visible_devices() -> tuple[int, ...]:
     """
     count = read_settings().devices
     mask = os.environ.get(MASK_VARIABLE)
-    if mask is None:
+    if mask is None or read_settings().mutant == "mask_ignored":
         return tuple(range(count))
     entries = [entry.strip() for entry in mask.split(",") if entry.strip()]
     for entry in entries:

@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/List.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -144,11 +145,12 @@ void results_to_device(torch::jit::Stack* stack, size_t begin, HostCall& call, c
   }
 }
 
+constexpr const char* kProducts[] = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"};
+
 // The mutant that claims bf16 and computes, and answers, in fp32.
-bool widen_products(const std::string& name, torch::jit::Stack* stack, size_t begin) {
-  static const std::unordered_set<std::string> products{"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"};
-  if (!is_mutant("bf16_in_fp32") || products.count(name) == 0) {
-    return false;
+void widen_products(const std::string& name, torch::jit::Stack* stack, size_t begin) {
+  if (!is_mutant("bf16_in_fp32") || std::find(std::begin(kProducts), std::end(kProducts), name) == std::end(kProducts)) {
+    return;
   }
   for (size_t i = begin; i < stack->size(); ++i) {
     auto& value = (*stack)[i];
@@ -156,7 +158,6 @@ bool widen_products(const std::string& name, torch::jit::Stack* stack, size_t be
       value = value.toTensor().to(at::kFloat);
     }
   }
-  return true;
 }
 
 void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Arguments& arguments, int index) {
@@ -213,6 +214,20 @@ void host_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     call.write_back(pair.host, pair.argument);
   }
   results_to_device(stack, begin, call, arguments.written());
+}
+
+void register_mutant_kernels() {
+  static torch::Library* kernels = nullptr;
+  if (kernels != nullptr || !(is_mutant("bf16_in_fp32") || is_mutant("mixed_devices_accepted"))) {
+    return;
+  }
+  kernels = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  for (const char* name : kProducts) {
+    kernels->impl(name, torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+  }
+  for (const char* name : {"aten::add.Tensor", "aten::mul.Tensor"}) {
+    kernels->impl(name, torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+  }
 }
 
 namespace {

@@ -6,11 +6,12 @@ import torch
 
 from plugrl_platform_vdev.build import compiler, load
 from plugrl_platform_vdev.device.configuration import configuration
-from plugrl_platform_vdev.faults import active
+from plugrl_platform_vdev.faults import active, is_mutant
 from plugrl_platform_vdev.settings import read_settings
 
 NAME = "vdev"
 _UNNAMED = "privateuseone"
+_BEFORE_TORCHS_OWN = 15
 
 
 def activate() -> None:
@@ -34,12 +35,19 @@ def _activate_cpp() -> None:
     from plugrl_platform_vdev.device import module
 
     torch._register_device_module(NAME, module)
+    if is_mutant("load_wrong_index"):
+        torch.serialization.register_package(_BEFORE_TORCHS_OWN, lambda storage: None, _load_to_first_device)
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     from plugrl_platform_vdev.collectives import register
 
     register()
+
+
+def _load_to_first_device(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    """The mutant that forgets from which device a tensor was saved."""
+    return storage.to(device=torch.device(NAME, 0)) if location.startswith(NAME) else None
 
 
 def _check_name_is_free() -> None:

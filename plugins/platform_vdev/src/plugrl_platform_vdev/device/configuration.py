@@ -6,7 +6,7 @@ import os
 from importlib import resources
 from typing import Any
 
-from plugrl_platform_vdev.faults import active, count_of
+from plugrl_platform_vdev.faults import active, check_names, count_of
 from plugrl_platform_vdev.settings import read_settings, visible_devices
 
 _SLOW_MICROSECONDS = 1000
@@ -15,11 +15,12 @@ _SLOW_MICROSECONDS = 1000
 def configuration() -> dict[str, Any]:
     """Return the values. Raises ValueError, naming the variable, for what cannot be understood."""
     settings = read_settings()
+    check_names()
     if settings.log is not None:
         settings.log.mkdir(parents=True, exist_ok=True)
     oom_at, oom_above = _out_of_memory()
     return {
-        "count": settings.devices if settings.mutant == "mask_ignored" else len(visible_devices()),
+        "count": len(visible_devices()),
         "budget": settings.memory_bytes or _host_memory(),
         "strict": settings.strict_ops,
         "declared": declared_operators() if settings.strict_ops else set(),

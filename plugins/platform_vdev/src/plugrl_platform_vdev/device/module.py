@@ -53,6 +53,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+_PHYSICAL_IDS = visible_devices()
+"""By logical index, as the mask was when the device was made: a later one has no effect, as on real devices."""
+
+
 @dataclass(frozen=True)
 class DeviceProperties:
     """What is known of a device. ``total_memory`` is in bytes; ``physical_id`` is its number without a mask."""
@@ -131,7 +135,7 @@ def synchronize(device: Device = None) -> None:
 
 def physical_device(device: Device = None) -> int:
     """Return the number that the device has without a mask."""
-    return visible_devices()[index_of(device)]
+    return _PHYSICAL_IDS[index_of(device)]
 
 
 # --------------------------------------------------------------------- properties
