@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-VENDOR = re.compile(r"(?<![a-z])(cuda|nccl|npu|hccl|xpu|mlu|xccl|cncl|rocm|torch_npu)(?![a-z])", re.IGNORECASE)
+WORDS = (
+    *("cuda", "nccl", "nvidia", "rocm", "rccl", "hip", "amd", "npu", "hccl", "huawei"),
+    *("xpu", "xccl", "intel"),
+    *("mlu", "cncl", "cambricon", "metax", "gcu", "eccl", "enflame", "flagos", "flagcx"),
+)
+VENDOR = re.compile(rf"(?<![a-z])({'|'.join(WORDS)})(?![a-z])", re.IGNORECASE)
 ALLOWED = re.compile(r"CUDA-like|CUDA-compatible|\bcudart\b")
 """Words of the platform contract itself: the seed's member, and the term for platforms that reuse torch's first one."""
 

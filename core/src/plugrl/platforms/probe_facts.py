@@ -50,8 +50,8 @@ def device_files(*patterns: str) -> int:
 def visible(count: int | None, variable: str, detail: str) -> ProbeResult:
     """Answer for ``count`` devices (None: unknown, at least one) behind the mask in ``variable``.
 
-    ``detail`` says what was seen. Unavailable when there is none or the mask lets none through. What follows a negative number in the mask is hidden:
-    drivers end the list there.
+    ``detail`` says what was seen. Unavailable when there is none or the mask lets none through. What follows a negative
+    number in the mask is hidden: drivers end the list there.
     """
     if count == 0:
         return Unavailable("no device found")
