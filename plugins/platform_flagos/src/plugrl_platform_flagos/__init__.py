@@ -1,0 +1,1 @@
+"""FlagOS, a software stack on GPUs of several vendors: the platform and its engines."""

@@ -1,0 +1,1 @@
+"""Engines for flagos: those of other packages, started in another way."""
