@@ -80,11 +80,11 @@ class Command:
 
 
 class Documentation:
-    """All pages of the repository: those at the root, in ``docs/``, and the README of each package."""
+    """All pages of the repository: those at the root, in ``docs/``, and those of each package."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        patterns = ("*.md", "docs/**/*.md", "core/*.md", "plugins/*/*.md")
+        patterns = ("*.md", "docs/**/*.md", "core/*.md", "plugins/*/*.md", "plugins/*/docs/*.md")
         paths = sorted(path for pattern in patterns for path in root.glob(pattern))
         self.pages = {str(path.relative_to(root)): Page(path, path.read_text()) for path in paths}
 
