@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PACKAGES := core/pyproject.toml $(wildcard plugins/*/pyproject.toml)
 
-.PHONY: setup demo test lint bench
+.PHONY: setup demo test lint new-plugin bench
 
 setup: $(STAMP)
 
@@ -22,6 +22,9 @@ test: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+new-plugin: setup
+	$(BIN)/plugrl plugins new platform --no-input --vendor $(VENDOR) --output plugins with_ci=no
 
 bench: setup
 	$(BIN)/python benchmarks/train_step.py
