@@ -11,6 +11,7 @@ import pytest
 import plugrl.platforms.probing as probing_module
 import plugrl.platforms.registry as registry_module
 import plugrl.platforms.selection as selection_module
+import plugrl.platforms.visible as visible_module
 from plugrl.errors import PlatformNotFound
 from plugrl.platforms import PlatformBase, reset
 from plugrl.registry import Registry
@@ -84,7 +85,7 @@ def platforms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[Any]]:
     registry: Registry[Any] = Registry("platform", check=registry_module.check_platform, not_found=PlatformNotFound)
     cpu = registry_module.PLATFORMS.entry("cpu")
     registry.register_target("cpu", cpu.target or "", meta=cpu.meta, origin=cpu.origin)
-    for module in (probing_module, registry_module, selection_module):
+    for module in (probing_module, registry_module, selection_module, visible_module):
         monkeypatch.setattr(module, "PLATFORMS", registry)
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
     reset()

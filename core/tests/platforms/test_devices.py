@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from plugrl.platforms import PlatformBase
+from plugrl.platforms import Available, PlatformBase
 from plugrl.platforms.devices import (
     DeviceError,
     check_distinct,
     check_mask_length,
-    check_resources,
     groups_per_device,
     logical_index,
 )
+from plugrl.platforms.visible import visible_ids
+from plugrl.registry import Registry
 
 Make = Callable[..., type[PlatformBase]]
 
@@ -70,14 +72,21 @@ def test_mask_of_another_length_names_variable_and_both_numbers(make_platform: M
         check_mask_length(make_platform()(), "0,1")
 
 
-def test_resources_count_only_the_platforms_own() -> None:
-    nodes = {"node-1": {"GPU": 4.0, "CPU": 64.0}, "node-2": {"GPU": 4.0}}
-    check_resources("GPU", nodes, 8)
-    check_resources("", nodes, 100)
-    with pytest.raises(DeviceError, match=r"9 GPU.*8 \(node-1: 4, node-2: 4\)"):
-        check_resources("GPU", nodes, 9)
-    with pytest.raises(DeviceError, match=r"1 TPU.*0"):
-        check_resources("TPU", nodes, 1)
+def test_visible_devices_are_those_of_the_mask_then_of_the_probe(
+    make_platform: Make, platforms: Registry[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = make_platform(count=9)()
+    platforms.register("acme", type(platform), meta={"probe": lambda: Available(3), "priority": 0})
+    platforms.register("uncounted", make_platform(), meta={"probe": Available, "priority": 0})
+    monkeypatch.delenv("FAKE_VISIBLE_DEVICES", raising=False)
+    assert visible_ids(platform, "acme") == ("0", "1", "2")
+    assert len(visible_ids(platform, "uncounted")) == len(visible_ids(platform, "")) == 9
+    monkeypatch.setenv("FAKE_VISIBLE_DEVICES", " 2, 5,GPU-ab ")
+    assert visible_ids(platform, "acme") == ("2", "5", "GPU-ab")
+    for mask, text in [("", "FAKE_VISIBLE_DEVICES is empty"), ("-1,0", "is empty"), ("2,5,2", "names 2 twice")]:
+        monkeypatch.setenv("FAKE_VISIBLE_DEVICES", mask)
+        with pytest.raises(DeviceError, match=text):
+            visible_ids(platform, "acme")
 
 
 def test_groups_share_a_device_only_where_it_can_be_shared(make_platform: Make) -> None:

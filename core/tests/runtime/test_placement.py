@@ -1,5 +1,7 @@
 """The placement grammar: the table of the runtime reference and the rules behind it."""
 
+import pickle
+
 import pytest
 
 from plugrl.runtime.placement import PlacementError, parse_placement, resolve_placement
@@ -69,6 +71,7 @@ def test_all_mistakes_come_together():
     codes = [code for _, code, _ in caught.value.errors]
     assert sorted(codes) == ["duplicate_component", "out_of_range", "unknown_component"]
     assert "Did you mean 'actor'?" in str(caught.value)
+    assert caught.value.wanted == pickle.loads(pickle.dumps(caught.value)).wanted == 10
 
 
 def test_several_devices_for_one_worker_are_refused():

@@ -15,11 +15,15 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("ray")
 
+from plugrl.config.schema import ClusterConfig
 from plugrl.errors import FingerprintMismatch, PluginError, PlugRLError, UserError
+from plugrl.platforms.cpu import CpuPlatform
+from plugrl.platforms.devices import DeviceError
 from plugrl.plugins import load_plugins
 from plugrl.runtime import RaySession, WorkerGroup, local_ray
 from plugrl.runtime.process import is_alive
 from plugrl.runtime.rundir import create_run_directory, remove_run_directory, sweep
+from plugrl.runtime.worker_environment import worker_environment
 
 ECHO = "plugrl.testing.workers:EchoWorker"
 SCRIPT = Path(__file__).with_name("driver_script.py")
@@ -177,8 +181,16 @@ def test_extension_modules_are_loaded_in_workers(ray_session, tmp_path):
 
 def test_what_a_platform_sets_for_workers_gives_way_to_the_users_own(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
-    session = RaySession(platform="cpu")
-    session._choose_platform()
-    variables = session._worker_environment()
+    variables = worker_environment(CpuPlatform(), "cpu", ClusterConfig(), load_plugins(), {"MINE": "1"})
     assert variables["MALLOC_TRIM_THRESHOLD_"] == "7"
     assert variables["MALLOC_MMAP_MAX_"] == "0"
+    assert (variables["VERL_PLATFORM"], variables["MINE"]) == ("cpu", "1")
+
+
+def test_no_worker_gets_the_drivers_mask(monkeypatch):
+    monkeypatch.setattr(CpuPlatform, "visible_devices_envvar", lambda self: "ACME_MASK")
+    monkeypatch.setattr(CpuPlatform, "forward_env_vars", lambda self: ["ACME_MASK"])
+    monkeypatch.setenv("ACME_MASK", "3")
+    assert "ACME_MASK" not in worker_environment(CpuPlatform(), "cpu", ClusterConfig(), load_plugins(), {})
+    with pytest.raises(DeviceError, match="ACME_MASK cannot be given to workers"):
+        worker_environment(CpuPlatform(), "cpu", ClusterConfig(), load_plugins(), {"ACME_MASK": "3"})

@@ -30,13 +30,19 @@ def list_plugins(
 
 @app.command()
 def doctor(
-    name: str = typer.Argument(None, help="One plugin, by its own or its distribution's name."), as_json: bool = AS_JSON
+    name: str = typer.Argument(None, help="One plugin, by its own or its distribution's name."),
+    cluster: str = typer.Option(
+        None, "--cluster", metavar="ADDRESS", help="Compare the nodes of this Ray cluster; auto: of this machine's."
+    ),
+    as_json: bool = AS_JSON,
 ) -> None:
-    """Explain the state of this installation, or of one plugin; exit code 1 if anything is broken."""
-    from plugrl.cli import plugins_doctor
+    """Explain the state of this installation, of one plugin, or of a cluster; exit code 1 if anything is broken."""
+    from plugrl.cli import plugins_cluster, plugins_doctor
 
     console.reserve_output()
     ledger = load_plugins(fatal=False, quiet=True)
+    if cluster is not None:
+        raise typer.Exit(plugins_cluster.answer(cluster, ledger, as_json=as_json))
     record = _named(ledger, name) if name else None
     report = plugins_doctor.examine(ledger, record)
     if as_json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from plugrl.errors import UserError
@@ -17,8 +17,28 @@ class DeviceError(UserError):
 
 
 def parse_mask(mask: str | None) -> list[str] | None:
-    """Split the value of a visible-devices variable into trimmed ids; None when there is no mask."""
-    return None if mask is None else [item.strip() for item in mask.split(",") if item.strip()]
+    """Split the value of a visible-devices variable into trimmed ids; None when there is no mask.
+
+    ``-1`` hides itself and what follows, as the drivers that read such variables have it.
+    """
+    if mask is None:
+        return None
+    entries = [item.strip() for item in mask.split(",") if item.strip()]
+    return entries[: entries.index("-1")] if "-1" in entries else entries
+
+
+def masked_ids(variable: str, mask: str) -> tuple[str, ...]:
+    """Return the physical ids (numbers or UUIDs) that the mask ``variable`` lets a process see, by logical index.
+
+    Raises DeviceError, naming the variable, when the mask hides every device or names one twice.
+    """
+    ids = parse_mask(mask) or []
+    if not ids:
+        raise DeviceError(f"{variable} is empty ({mask!r}): no devices are visible. Unset it, or list devices in it.")
+    twice = sorted({item for item in ids if ids.count(item) > 1})
+    if twice:
+        raise DeviceError(f"{variable}={mask} names {', '.join(twice)} twice: list each device once.")
+    return tuple(ids)
 
 
 def logical_index(reported: int | str, mask: str | None, variable: str = "the device mask") -> int:
@@ -67,20 +87,6 @@ def check_distinct(assignments: Sequence[tuple[str, int, int]]) -> None:
     for (node, device), ranks in sorted(holders.items()):
         if len(ranks) > 1:
             raise DeviceError(f"Ranks {', '.join(map(str, sorted(ranks)))} on node {node} all hold device {device}.")
-
-
-def check_resources(resource: str, nodes: Mapping[str, Mapping[str, float]], wanted: float) -> None:
-    """Check that the nodes together offer ``wanted`` units of ``resource``; others are not counted.
-
-    ``nodes`` maps a node's name to its resources as Ray reports them. Raises DeviceError with the table per node.
-    """
-    if not resource:
-        return
-    table = {node: float(resources.get(resource, 0.0)) for node, resources in sorted(nodes.items())}
-    found = sum(table.values())
-    if found < wanted:
-        rows = ", ".join(f"{node}: {amount:g}" for node, amount in table.items()) or "no node"
-        raise DeviceError(f"{wanted:g} {resource} are wanted, Ray has {found:g} ({rows}).")
 
 
 def groups_per_device(platform: PlatformBase, requested: int) -> int:

@@ -72,8 +72,15 @@ def setup() -> None:
     _report = SetupReport(ledger, tuple(failures), first)
 
 
-def verify() -> Ledger:
+def loaded() -> Ledger | None:
+    """Return what this process has loaded, whether it may be used or not; None where setting up failed."""
+    return load_plugins(fatal=False, quiet=True) if _report is None else _report.ledger
+
+
+def verify(node: str = "") -> Ledger:
     """Return this worker's ledger if it may be used, after applying the plugins' patches.
+
+    ``node`` is the name of Ray's node for the messages; several may run on one host.
 
     Raises:
         FingerprintMismatch: the driver has other plugins; the text names node, process and each difference.
@@ -83,7 +90,7 @@ def verify() -> Ledger:
         setup()
     report = _report
     assert report is not None
-    where = f"Worker pid {os.getpid()} on {socket.gethostname()}"
+    where = f"Worker pid {os.getpid()} on {socket.gethostname()}" + (f" (node {node})" if node else "")
     if report.ledger is None or report.failures:
         details = "\n".join(report.failures)
         raise PluginError(f"{where} could not set up: {report.error!r}\n{details}") from report.error

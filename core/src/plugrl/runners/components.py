@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ from plugrl.config.schema import ModelConfig, OptimConfig, RunConfig
 from plugrl.errors import ConfigError, one_of
 from plugrl.platforms import PlatformBase
 from plugrl.platforms.devices import groups_per_device
-from plugrl.runtime import RaySession, WorkerGroup, resolve_placement, wait_all
+from plugrl.runtime import PlacementError, RaySession, WorkerGroup, resolve_placement, wait_all
 from plugrl.workers.groups import RolloutGroup, TrainingGroup
 from plugrl.workers.training import EngineSpec, engine_type_of
 
@@ -71,6 +72,19 @@ def placement(config: RunConfig, needed: tuple[Component, ...], device_count: in
     return {name: resolved[name] for name in needed}
 
 
+@contextmanager
+def explaining_shortage(session: RaySession) -> Iterator[None]:
+    """Add the table of the session's nodes to the error of a placement that wants more devices than they have."""
+    try:
+        yield
+    except PlacementError as error:
+        if not error.wanted or not session.platform.ray_resource_name():
+            raise
+        *others, (path, code, message) = error.errors
+        table = session.shortage(error.wanted)
+        raise PlacementError([*others, (path, code, f"{message}\n{table}")], error.wanted) from error
+
+
 def check_sharing(devices: Mapping[str, Sequence[int]], platform: PlatformBase) -> None:
     """Raise ConfigError when more components stand on a device than the platform lets share one (rule DV-3)."""
     for device in sorted({device for ranks in devices.values() for device in ranks}):
@@ -96,7 +110,8 @@ def launch(
     ``total_steps`` is the length of the learning-rate schedules; ``optim`` replaces the actor's optimizer settings,
     ``actor_worker`` the class of its workers.
     """
-    devices = placement(config, needed, session.device_count)
+    with explaining_shortage(session):
+        devices = placement(config, needed, session.device_count)
     check_sharing(devices, session.platform)
     groups: dict[str, WorkerGroup] = {}
     try:

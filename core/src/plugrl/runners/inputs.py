@@ -18,6 +18,7 @@ from plugrl.errors import ConfigError, RunExists
 from plugrl.models import get_processor
 from plugrl.models.processor import TextProcessor
 from plugrl.platforms import get_platform
+from plugrl.platforms.visible import visible_count
 from plugrl.rewards.manager import RewardManager
 from plugrl.runners.components import Component, placement, rl_components
 from plugrl.runners.launcher_guard import check_launcher_variables
@@ -48,7 +49,7 @@ def check_rl_inputs(config: RunConfig) -> tuple[Inputs, PromptData]:
     inputs = _check_inputs(config, "train", rl_components(config))
     data = PromptData(config, inputs.processor)
     if config.cluster.ray_address is None:
-        planned(config, data, get_platform(config.platform).device_count())
+        planned(config, data, visible_count(get_platform(config.platform)))
     if inputs.resume_from is not None:
         check_state(inputs.resume_from, sampler=data.sampler, uses_critic=config.uses_critic)
     elif config.sft.before_rl:

@@ -15,7 +15,14 @@ from plugrl.checkpoints.store import newest_step
 from plugrl.config.schema import RunConfig
 from plugrl.errors import MissingDependency
 from plugrl.plugins import hooks, load_plugins
-from plugrl.runners.components import SUPERVISED_WORKER, Component, Components, launch, rl_components
+from plugrl.runners.components import (
+    SUPERVISED_WORKER,
+    Component,
+    Components,
+    explaining_shortage,
+    launch,
+    rl_components,
+)
 from plugrl.runners.grpo import train_grpo
 from plugrl.runners.inputs import Inputs, SftInputs, check_eval_inputs, check_rl_inputs, check_sft_inputs, planned
 from plugrl.runners.ppo import train_ppo
@@ -56,7 +63,8 @@ def _train(config: RunConfig, lock: FolderLock) -> None:
         )
         return
     with opened(config, inputs.run_dir, inputs.resume_from, phase="rl") as (session, tracker):
-        plan = planned(config, data, session.device_count)
+        with explaining_shortage(session):
+            plan = planned(config, data, session.device_count)
         if config.sft.before_rl:
             config = after_sft(config, inputs, session, tracker)
         tracker.start_phase("rl", plan.total_steps, step_of(inputs.resume_from))

@@ -15,6 +15,7 @@ from plugrl.engines import EngineRegistry
 from plugrl.errors import CheckpointError, ConfigError, UserError
 from plugrl.models.registry import MODELS
 from plugrl.platforms import get_platform
+from plugrl.platforms.visible import visible_count
 from plugrl.plugins import hooks
 from plugrl.rollouts.registry import get_rollout
 from plugrl.runners.components import Component, check_sharing, placement
@@ -73,7 +74,7 @@ def _check_devices(config: RunConfig, task: Task, needed: tuple[Component, ...],
         return
     platform = get_platform(config.platform, allow_unavailable=config.cluster.ray_address is not None)
     if config.cluster.ray_address is None:
-        devices = placement(config, needed, platform.device_count())
+        devices = placement(config, needed, visible_count(platform))
         check_sharing(devices, platform)
         _check_rows(config, task, devices)
 
@@ -102,7 +103,7 @@ def check_parts(config: RunConfig, needed: tuple[Component, ...]) -> None:
 def check_placed_engines(config: RunConfig, task: Task, needed: tuple[Component, ...]) -> None:
     """Do as :func:`check_engines` for the ranks that the placement gives; a cluster that is joined is not known yet."""
     if config.cluster.ray_address is None:
-        devices = placement(config, needed, get_platform(config.platform).device_count())
+        devices = placement(config, needed, visible_count(get_platform(config.platform)))
         optim = config.sft.optim if task == "sft" else None
         check_engines(config, {name: len(placed) for name, placed in devices.items()}, optim)
 

@@ -8,6 +8,7 @@ from plugrl.config.schema import RunConfig
 from plugrl.engines import EngineRegistry
 from plugrl.engines.wrap_plan import WrapPlanTable
 from plugrl.platforms import get_platform
+from plugrl.platforms.visible import visible_count
 from plugrl.runners.components import placement
 from plugrl.workers.training import engine_section, engine_type_of
 
@@ -23,7 +24,7 @@ def wrap_plan(config: RunConfig, component: TrainedComponent, ranks: int | None 
     section = getattr(config, component)
     model = (config.critic.model if component == "critic" else None) or config.model
     if ranks is None:
-        ranks = len(placement(config, (component,), get_platform(config.platform).device_count())[component])
+        ranks = len(placement(config, (component,), visible_count(get_platform(config.platform)))[component])
     else:
         get_platform(config.platform)
     kind = engine_type_of(component, model)

@@ -14,7 +14,8 @@ from plugrl.errors import PlugRLError, UserError, WorkerError
 class RankInfo:
     """The process behind one rank. ``started`` is the kernel's start time of the process, to tell a re-used pid.
 
-    ``device`` is the platform's unique name of the device, empty until the worker has taken it.
+    ``device`` is the platform's unique name of the device, empty until the worker has taken it. ``node_name`` is what
+    messages call the node, empty where its address says enough.
     """
 
     group: str
@@ -25,10 +26,12 @@ class RankInfo:
     started: str = ""
     stderr_path: str = ""
     device: str = ""
+    node_name: str = ""
 
     def __str__(self) -> str:
         device = f", device {self.device}" if self.device else ""
-        return f"worker group {self.group!r} rank {self.rank} (node {self.node_ip}, pid {self.pid}{device})"
+        where = f"node {self.node_name or self.node_ip}, pid {self.pid}{device}"
+        return f"worker group {self.group!r} rank {self.rank} ({where})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,15 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plugrl.errors import PlugRLError
-from plugrl.platforms.devices import groups_per_device
+from plugrl.platforms.devices import DeviceError, groups_per_device
 from plugrl.runtime import process
+from plugrl.runtime.device_assignment import assigned, check_free, check_mask_is_free, mask_of
 from plugrl.runtime.failure import RankInfo
 from plugrl.runtime.handle import Handle
 from plugrl.runtime.host import Host, WorkerSpec
 from plugrl.runtime.nodes import Seat, assign_seats
 from plugrl.runtime.worker import WorkerContext
+from plugrl.runtime.worker_environment import thread_variables
 
 if TYPE_CHECKING:
     from plugrl.runtime.session import RaySession
@@ -67,12 +69,11 @@ class WorkerGroup:
         self.start_timeout = session.config.start_timeout_s if start_timeout is None else start_timeout
         self._num_threads = session.config.threads_per_worker if num_threads is None else num_threads
         self._env = dict(env or {})
+        check_mask_is_free(session.platform, self._env)
         self._processes: dict[int, RankInfo] = {}
         self._broken = False
         self._closed = False
-        platform = session.platform
-        shared = not platform.ray_resource_name() or platform.supports_colocated_worker_groups()
-        self.seats = assign_seats(self.devices, session.nodes, platform.ray_resource_name(), shared)
+        self.seats = self._seats()
         self.generation = session.admit(self)
         self.actors: list[Any] = [self._start(rank, seat) for rank, seat in enumerate(self.seats)]
         self._reports: dict[Any, int] = {actor.report.remote(): rank for rank, actor in enumerate(self.actors)}
@@ -173,14 +174,29 @@ class WorkerGroup:
     def describe_rank(self, rank: int) -> RankInfo:
         """Return what is known of the process of a rank; pid 0 before it has reported."""
         seat = self.seats[rank]
-        unknown = RankInfo(group=self.name, rank=rank, pid=0, node_id=seat.node.node_id, node_ip=seat.node.ip)
-        return self.known_processes().get(rank, unknown)
+        node = {"node_id": seat.node.node_id, "node_ip": seat.node.ip, "node_name": seat.node.label}
+        return self.known_processes().get(rank, RankInfo(group=self.name, rank=rank, pid=0, **node))
+
+    def unplaced_ranks(self) -> list[int]:
+        """Return the ranks whose process has not started, as far as is known."""
+        return sorted(set(range(self.size)) - self.known_processes().keys())
 
     def mark_broken(self) -> None:
         """Note that a rank is dead or hangs, so that closing does not wait for it."""
         self._broken = True
 
     # ----------------------------------------------------------------- starting
+    def _seats(self) -> list[Seat]:
+        """Return the seat of each rank. Raises DeviceError when a device is missing or held and cannot be shared."""
+        session, platform = self.session, self.session.platform
+        if max(self.devices) >= session.device_count and platform.ray_resource_name():
+            raise DeviceError(session.shortage(max(self.devices) + 1))
+        shared = not platform.ray_resource_name() or platform.supports_colocated_worker_groups()
+        seats = assign_seats(self.devices, session.nodes, shared)
+        if not shared:
+            check_free(seats, session.open_groups(), platform)
+        return seats
+
     def _start(self, rank: int, seat: Seat) -> Any:
         session = self.session
         options: dict[str, Any] = {
@@ -193,12 +209,16 @@ class WorkerGroup:
         }
         env = dict(self._env)
         if self._num_threads != session.config.threads_per_worker:
-            env = {**session.thread_variables(self._num_threads), **env}
+            env = {**thread_variables(self._num_threads), **env}
+        # Part of the environment that the process starts with: the SDK may be loaded by whatever is imported first.
+        env |= mask_of(assigned(session.platform, seat))
         if env:
             options["runtime_env"] = {"env_vars": env}
         if len(session.nodes) > 1:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(seat.node.node_id, soft=False)
-        return ray.remote(Host).options(**options).remote(self.name, rank, seat.node.ip)
+        return ray.remote(Host).options(**options).remote(
+            self.name, rank, seat.node.ip, seat.node.label
+        )
 
     def _device_share(self) -> float:
         """Return the part of a device that Ray counts for one worker, 0 where it counts no devices."""
@@ -218,6 +238,7 @@ class WorkerGroup:
 
     def _context(self, rank: int, seat: Seat) -> WorkerContext:
         session = self.session
+        device = assigned(session.platform, seat)
         return WorkerContext(
             group=self.name,
             rank=rank,
@@ -225,7 +246,7 @@ class WorkerGroup:
             local_rank=seat.local_rank,
             node_id=seat.node.node_id,
             node_ip=seat.node.ip,
-            device_index=seat.device_index,
+            device_index=device.index,
             num_threads=self._num_threads,
             master_address=self.seats[0].node.ip,
             master_port=0,
@@ -233,6 +254,8 @@ class WorkerGroup:
             generation=self.generation,
             run_directory=str(session.run_directory),
             collective_timeout_s=session.config.step_timeout_s,
+            node_name=seat.node.label,
+            device=device,
         )
 
 

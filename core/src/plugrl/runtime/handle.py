@@ -191,6 +191,9 @@ def _timeout(waiting: Sequence[Handle], limit: float) -> WorkerTimeout:
     info = first.group.known_processes().get(rank)
     text = f"No answer after {limit:g} s from {'; '.join(parts)}."
     stacks = _stacks(first, rank)
+    unplaced = [rank for handle in waiting for rank in handle.group.unplaced_ranks()]
+    if unplaced and first.group.session.platform.ray_resource_name():
+        text += f"\nRay has not started all of their processes.\n{first.group.session.shortage(len(unplaced))}"
     if stacks:
         text += f"\nWhere rank {rank} of {first.group.name!r} stands:\n{stacks}"
     return WorkerTimeout(

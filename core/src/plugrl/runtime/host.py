@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from plugrl.errors import PlugRLError
+from plugrl.runtime.device_assignment import AssignedDevice, DeviceTaker
 from plugrl.runtime.failure import Failure, RankInfo
 from plugrl.runtime.process import started_at
 from plugrl.runtime.worker import Worker, WorkerContext
@@ -40,7 +41,7 @@ class WorkerSpec:
 class Host:
     """One process of a worker group. Its methods return a Failure instead of raising, so that nothing is lost."""
 
-    def __init__(self, group: str, rank: int, node_ip: str):
+    def __init__(self, group: str, rank: int, node_ip: str, node_name: str = ""):
         import ray
 
         faulthandler.enable()
@@ -56,11 +57,13 @@ class Host:
             node_ip=node_ip,
             started=started_at(pid),
             stderr_path=_stderr_path(),
+            node_name=node_name,
         )
         self._worker: Worker | None = None
         self._class: type[Worker] | None = None
         self._store: Any = None
         self._failure: Failure | None = None
+        self._device: AssignedDevice | None = None
         self._platform: PlatformBase
 
     def report(self) -> RankInfo:
@@ -80,11 +83,12 @@ class Host:
     def _prepare(self, spec: WorkerSpec, context: WorkerContext) -> int:
         from plugrl.plugins import bootstrap
 
-        bootstrap.verify()
+        taker = DeviceTaker(context.device or AssignedDevice(index=context.device_index))
+        bootstrap.verify(context.node_name)
         self._class = _load_class(spec.worker)
         self._platform = _choose_platform(spec.platform)
         _limit_threads(context.num_threads)
-        self._take_device(context.device_index)
+        self._take_device(taker)
         if context.rank or context.world_size == 1 or not self._class.process_group:
             return 0
         from plugrl.runtime.rendezvous import open_store
@@ -92,14 +96,10 @@ class Host:
         self._store, port = open_store(context.node_ip, context.collective_timeout_s)
         return port
 
-    def _take_device(self, index: int) -> None:
-        """Use the device at a logical index of this node, and name it in every later report of a failure."""
-        from plugrl.platforms.devices import check_mask_length
-
-        variable = self._platform.visible_devices_envvar()
-        check_mask_length(self._platform, os.environ.get(variable) if variable else None)
-        self._platform.set_device(index)
-        self._info = replace(self._info, device=self._platform.get_device_uuid(index))
+    def _take_device(self, taker: DeviceTaker) -> None:
+        """Use the worker's device, and name it in every later report of a failure."""
+        self._device = taker.take(self._platform)
+        self._info = replace(self._info, device=self._device.name)
 
     def build(self, port: int | Failure, spec: WorkerSpec, context: WorkerContext) -> None | Failure:
         """Build the worker, join the process group, call ``setup()``. ``port`` is what rank 0 prepared."""
@@ -109,7 +109,7 @@ class Host:
             self._failure = port
             return port
         try:
-            self._build(spec, replace(context, master_port=port))
+            self._build(spec, replace(context, master_port=port, device=self._device))
         except BaseException as error:
             return self._fail(error, "setup")
         return None

@@ -30,7 +30,7 @@ _ENVIRONMENT = {
 }
 # A worker started ahead of time has not our environment and is never used. Ray's workers are nice to other processes,
 # ours are the work that the machine is for.
-_SYSTEM_CONFIG = {"prestart_worker_first_driver": False, "worker_niceness": 0}
+SYSTEM_CONFIG = {"prestart_worker_first_driver": False, "worker_niceness": 0}
 _NONE = object()
 _quiet = contextlib.ExitStack()
 logger = logging.getLogger(__name__)
@@ -62,16 +62,23 @@ def start_local(
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 _node_ip_address=LOOPBACK,
-                _system_config=_SYSTEM_CONFIG,
+                _system_config=SYSTEM_CONFIG,
             )
     _redirect_notices()
 
 
 def join(address: str, *, runtime_env: Mapping[str, Any], namespace: str) -> None:
-    """Connect to the Ray cluster at ``address``."""
+    """Connect to the Ray cluster at ``address``; one on the loopback interface is joined there and nowhere else."""
     import ray
+    from ray._private import ray_constants
 
-    with _one_message(f"cluster.ray_address: the Ray at {address} cannot be joined"), _termination_kept():
+    problem = f"cluster.ray_address: the Ray at {address} cannot be joined"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_one_message(problem))
+        stack.enter_context(_termination_kept())
+        if address.startswith((f"{LOOPBACK}:", "localhost:")):
+            # Ray would look for it at this machine's outside address.
+            stack.enter_context(_replaced(ray_constants, "ENABLE_RAY_CLUSTER", False))
         ray.init(
             address=address,
             namespace=namespace,
@@ -123,6 +130,13 @@ def _redirect_notices() -> None:
         logger.info("Ray: %s", " ".join(map(str, data.get("lines", ()))))
 
     _quiet.enter_context(_replaced(worker, "print_to_stdstream", log))
+
+
+@contextlib.contextmanager
+def lean_cluster() -> Iterator[None]:
+    """Start nodes in this block as :func:`start_local` starts its one: quiet, and without what tests do not use."""
+    with _environment(_ENVIRONMENT), _lean_head(dashboard=False):
+        yield
 
 
 @contextlib.contextmanager

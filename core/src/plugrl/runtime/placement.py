@@ -25,20 +25,25 @@ _RANKS = re.compile(r"(?:(all)|(\d+)(?:\s*-\s*(\d+))?)", re.IGNORECASE)
 
 
 class PlacementError(ConfigError):
-    """A placement is wrong; ``errors`` lists ``(key path, code, message)``, all of the configuration's at once."""
+    """A placement is wrong; ``errors`` lists ``(key path, code, message)``, all of the configuration's at once.
 
-    def __init__(self, errors: Sequence[tuple[str, str, str]]):
+    ``wanted`` is the number of devices that would be enough, 0 where no device is missing.
+    """
+
+    def __init__(self, errors: Sequence[tuple[str, str, str]], wanted: int = 0):
         super().__init__("\n".join(f"{path}: {message}" for path, _, message in errors))
         self.errors = list(errors)
+        self.wanted = wanted
 
-    def __reduce__(self) -> tuple[type[PlacementError], tuple[list[tuple[str, str, str]]]]:
-        return type(self), (self.errors,)
+    def __reduce__(self) -> tuple[type[PlacementError], tuple[list[tuple[str, str, str]], int]]:
+        return type(self), (self.errors, self.wanted)
 
 
 class _Wrong(Exception):
-    def __init__(self, code: str, message: str):
+    def __init__(self, code: str, message: str, wanted: int = 0):
         super().__init__(message)
         self.code = code
+        self.wanted = wanted
 
 
 def resolve_placement(
@@ -67,14 +72,16 @@ def resolve_placement(
                 named.add(name)
                 values[name] = (str(key), value)
     resolved: dict[str, tuple[int, ...]] = {}
+    wanted = 0
     for name, (key, value) in values.items():
         try:
             resolved[name] = _one_device_each(parse_placement(value, device_count))
         except _Wrong as wrong:
+            wanted = max(wanted, wrong.wanted)
             if (entry := (f"{KEY}.{key}", wrong.code, str(wrong))) not in errors:
                 errors.append(entry)
     if errors:
-        raise PlacementError(errors)
+        raise PlacementError(errors, wanted)
     return resolved
 
 
@@ -122,7 +129,8 @@ def _devices(ranks: tuple[int, int] | None, device_count: int, highest: int, tex
     if first > last:
         raise _Wrong("descending", f"{first}-{last} in {text!r} counts down.")
     if last >= device_count:
-        raise _Wrong("out_of_range", f"device {last} in {text!r} does not exist: there are {device_count} devices.")
+        message = f"device {last} in {text!r} does not exist: there are {device_count} devices."
+        raise _Wrong("out_of_range", message, wanted=last + 1)
     if first == highest:
         raise _Wrong("duplicate", f"device {first} stands twice in {text!r}.")
     if first < highest:

@@ -28,6 +28,16 @@ def is_alive(pid: int, started: str = "") -> bool:
     return bool(fields) and fields[0] not in "ZX" and (not started or fields[_STARTED_FIELD] == started)
 
 
+def environment_of(pid: int) -> dict[str, str] | None:
+    """Return the variables that a process was started with, None where the system does not show them."""
+    try:
+        text = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    pairs = (item.partition("=") for item in text.decode(errors="surrogateescape").split("\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
 def children(pid: int) -> list[int]:
     """Return the pids of a process's children; empty where there is no /proc."""
     found = []

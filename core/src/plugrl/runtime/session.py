@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.config.schema import ClusterConfig
 from plugrl.errors import PlugRLError, UserError
+from plugrl.platforms.devices import DeviceError
 from plugrl.runtime import local_ray, process
 from plugrl.runtime.guard import Guard, ray_processes
 from plugrl.runtime.rundir import create_run_directory, remove_run_directory
@@ -33,7 +34,6 @@ T = TypeVar("T")
 
 SETUP_HOOK = "plugrl.plugins.bootstrap.setup"
 STORE_BYTES = 256 * 2**20
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class RaySession:
@@ -174,6 +174,12 @@ class RaySession:
                 f"Not every node of the cluster answered within {self.config.start_timeout_s:g} s."
             ) from error
 
+    def shortage(self, wanted: int) -> str:
+        """Explain why ``wanted`` devices are not to be had: a table of the nodes, and what to do."""
+        from plugrl.runtime.shortage import describe_shortage
+
+        return describe_shortage(self, wanted)
+
     # ----------------------------------------------------------------- for worker groups
     def admit(self, group: WorkerGroup) -> int:
         """Take up a group and return its generation; raises PlugRLError while another one has the name."""
@@ -196,10 +202,6 @@ class RaySession:
         """Whether a worker's process runs; one on another node counts as running."""
         return info.node_id != self.local_node_id or process.is_alive(info.pid, info.started)
 
-    def thread_variables(self, count: int) -> dict[str, str]:
-        """Return the variables that limit the threads of numerical libraries when they are loaded."""
-        return dict.fromkeys(_THREAD_VARIABLES, str(count))
-
     # ----------------------------------------------------------------- starting
     def _choose_platform(self) -> None:
         from plugrl.platforms import get_platform
@@ -217,9 +219,12 @@ class RaySession:
         import ray
 
         from plugrl.runtime.liveness import Watch
-        from plugrl.runtime.nodes import session_nodes
+        from plugrl.runtime.nodes import cluster_nodes, local_nodes
+        from plugrl.runtime.worker_environment import worker_environment
 
-        runtime_env = {"env_vars": self._worker_environment(), "worker_process_setup_hook": SETUP_HOOK}
+        assert self._ledger is not None
+        env = worker_environment(self.platform, self.platform_name, self.config, self._ledger, self._env)
+        runtime_env = {"env_vars": env, "worker_process_setup_hook": SETUP_HOOK}
         if self.config.ray_address is None:
             local_ray.start_local(
                 runtime_env=runtime_env,
@@ -233,27 +238,18 @@ class RaySession:
             local_ray.join(self.config.ray_address, runtime_env=runtime_env, namespace=self.namespace)
         self.local_node_id = ray.get_runtime_context().get_node_id()
         self.watch = Watch(self.local_node_id)
-        self.nodes = session_nodes(self.platform)
+        if self.is_local:
+            self.nodes = local_nodes(self.platform, self.platform_name)
+        else:
+            self.nodes = cluster_nodes(self.platform, self.platform_name, self.config.start_timeout_s)
+        if self.platform.ray_resource_name() and not self.device_count:
+            raise DeviceError(self.shortage(1))
 
     def _local_resources(self) -> dict[str, float]:
+        from plugrl.platforms.visible import visible_ids
+
         name = self.platform.ray_resource_name()
-        return {name: float(self.platform.device_count())} if name else {}
-
-    def _worker_environment(self) -> dict[str, str]:
-        from plugrl.plugins import bootstrap
-        from plugrl.runtime.rendezvous import loopback_interface
-
-        assert self._ledger is not None
-        env = {name: os.environ[name] for name in self.platform.forward_env_vars() if name in os.environ}
-        env.update(dict.fromkeys(self.platform.ray_noset_envvars(), "1"))
-        env.update(self.thread_variables(self.config.threads_per_worker))
-        env.update({name: os.environ.get(name, value) for name, value in self.platform.worker_env_vars().items()})
-        interface = loopback_interface()
-        if self.is_local and interface:
-            env["GLOO_SOCKET_IFNAME"] = interface
-        env.update(bootstrap.worker_env_vars(self._ledger))
-        env.update(self._env)
-        return env
+        return {name: float(len(visible_ids(self.platform, self.platform_name)))} if name else {}
 
 
 @contextmanager

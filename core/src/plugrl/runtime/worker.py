@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from plugrl.platforms.base import PlatformBase
+    from plugrl.runtime.device_assignment import AssignedDevice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +20,15 @@ class WorkerContext:
         rank: rank in the group; ``world_size`` ranks in all.
         local_rank: rank among those of the group on the same node.
         node_id, node_ip: Ray's node.
-        device_index: logical index of the worker's device on its node.
+        device_index: logical index of the worker's device, as torch counts in this process: 0 where a mask lets the
+            worker see its own device alone.
         num_threads: threads torch may use.
         master_address, master_port: where rank 0 offers the rendezvous; port 0 when the group has one rank.
         run_id: the run that all names belong to; ``generation`` counts the launches under the group's name.
         run_directory: folder of this run for sockets and other short-lived files, readable by its owner alone.
         collective_timeout_s: seconds a collective may take.
+        node_name: what messages call the node.
+        device: which device the worker was given, and what became of that; None before the worker took it.
     """
 
     group: str
@@ -41,6 +45,8 @@ class WorkerContext:
     generation: int = 0
     run_directory: str = ""
     collective_timeout_s: float = 1800.0
+    node_name: str = ""
+    device: AssignedDevice | None = None
 
 
 class Worker:
