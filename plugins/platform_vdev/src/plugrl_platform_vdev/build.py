@@ -66,7 +66,7 @@ def load() -> ModuleType:
     """Return the C++ part, built first where it has to be. Raises RuntimeError with the compiler's message."""
     path = library_path()
     if not path.exists():
-        _build_once(path)
+        build_once(path)
     loader = importlib.machinery.ExtensionFileLoader(_MODULE, str(path))
     spec = importlib.util.spec_from_file_location(_MODULE, path, loader=loader)
     assert spec is not None
@@ -82,18 +82,24 @@ def _cache() -> Path:
     return chosen or Path(home).expanduser() / "plugrl" / "vdev"
 
 
-def _build_once(path: Path) -> None:
+def build_once(path: Path) -> None:
+    """Build the library unless another process has done so by now. Raises RuntimeError when the build fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path.parent / "lock"):
+    with locked(path.parent / "lock"):
         if path.exists():
             return
+        for left_behind in path.parent.glob("build-*"):
+            shutil.rmtree(left_behind, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
             os.replace(_compile(Path(folder)), path)
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a build. The system drops it with its process, so nobody waits for a build that was killed."""
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a build. The system drops it with its process, so nobody waits for a build that was killed.
+
+    Raises RuntimeError when another process holds it for longer than ``BUILD_TIMEOUT_S``.
+    """
     deadline = time.monotonic() + BUILD_TIMEOUT_S
     with open(path, "a") as file:
         while True:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from plugrl_platform_vdev.settings import read_settings
 
-
 FAULTS = (
     "oom",
     "op_unsupported",
@@ -42,8 +41,9 @@ MUTANTS = (
     "served_by_gloo",
     "completes_before_copy",
     "reduce_scatter_one_unchanged",
+    "two_workers_one_index",
 )
-"""The deliberately wrong devices, by the level of the conformance kit that finds them: L1, L2, L3."""
+"""The deliberately wrong devices, by the level of the conformance kit that finds them: L1, L2, L3, L4."""
 
 
 def check_names() -> None:

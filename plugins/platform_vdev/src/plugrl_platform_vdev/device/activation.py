@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from plugrl_platform_vdev.build import compiler, load
-from plugrl_platform_vdev.device.configuration import configuration
+from plugrl_platform_vdev.configuration import configuration
 from plugrl_platform_vdev.faults import active, is_mutant
 from plugrl_platform_vdev.settings import read_settings
 
