@@ -80,6 +80,8 @@ def visible_devices() -> tuple[int, ...]:
             raise ValueError(f"{MASK_VARIABLE}={mask}: {entry!r} is none of the devices 0 to {count - 1}.")
     if len(set(entries)) < len(entries):
         raise ValueError(f"{MASK_VARIABLE}={mask} names a device twice.")
+    if read_settings().mutant == "two_workers_one_index":
+        return tuple(range(len(entries)))  # the mask says how many, and not which
     return tuple(int(entry) for entry in entries)
 
 
