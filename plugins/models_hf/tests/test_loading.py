@@ -16,6 +16,7 @@ from plugrl_models_hf import source
 from plugrl_models_hf.gguf import converted_folder, strip_quantization
 from plugrl_models_hf.policy import build_causal_lm
 from plugrl_models_hf.tokenizer import character_tokenizer
+from plugrl_models_hf.value import build_causal_lm_value
 
 
 def published(policy) -> dict[str, torch.Tensor]:
@@ -77,6 +78,37 @@ def test_a_folder_loads_with_its_tokenizer(saved, text_batch) -> None:
     assert loaded.processor.decode(loaded.processor.encode("1+2=")) == "1+2="
     first, second = (item.eval()(forward_inputs=text_batch)["logprobs"] for item in (policy, loaded))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("kind", ["path", "random", "adapter", "value"])
+def test_without_weights_it_is_the_same_policy(saved, model_section, text_batch, kind) -> None:
+    """An engine builds it so on all ranks but one, and fills it; what running it would tell is taken from that one."""
+    _, folder = saved
+    section = {"model_type": "causal_lm", "path": str(folder), "precision": "fp32"}
+    section |= {"adapter": {"lora": {"rank": 2}}, "value": {"model_type": "causal_lm_value"}}.get(kind, {})
+    section = model_section() if kind == "random" else section
+    build = build_causal_lm_value if kind == "value" else build_causal_lm
+    real = build(section)
+    with torch.device("meta"):
+        outline = build(section)
+    assert {tensor.device.type for tensor in (*outline.parameters(), *outline.buffers())} == {"meta"}
+    assert real.measured()["packs"] and not outline.measured()["packs"]
+    outline.take_measured(real.measured())
+    assert outline.measured() == real.measured()
+    described = [
+        [(name, tensor.shape, tensor.dtype, tensor.requires_grad, policy.published_name(name))
+         for name, tensor in (*policy.named_parameters(), *policy.named_buffers())]
+        for policy in (real, outline)
+    ]  # fmt: skip
+    assert described[0] == described[1]
+    assert outline.adapter_config() == real.adapter_config()
+    state = dict((*real.named_parameters(remove_duplicate=False), *real.named_buffers()))
+    outline.to_empty(device="cpu")
+    with torch.no_grad():
+        for name, tensor in (*outline.named_parameters(), *outline.named_buffers()):
+            tensor.copy_(state[name])
+    for name, values in real.eval()(forward_inputs=text_batch).items():
+        assert torch.equal(outline.eval()(forward_inputs=text_batch)[name], values)
 
 
 def test_load_published_takes_what_was_published(saved, model_section, text_batch) -> None:

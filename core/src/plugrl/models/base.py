@@ -77,6 +77,16 @@ class BasePolicy(torch.nn.Module, ABC):
             found.add("actions")
         return frozenset(found | (set(self.forward_types()) - {"default"}))
 
+    def measured(self) -> dict[str, Any]:
+        """Plain values that the policy found out by running itself when it was built.
+
+        A policy without weights (on the meta device) cannot run: see :meth:`take_measured`.
+        """
+        return {}
+
+    def take_measured(self, values: Mapping[str, Any]) -> None:
+        """Take over what the same policy with weights has :meth:`measured`."""
+
     def wrap_units(self) -> tuple[str, ...]:
         """Class names of the repeated blocks that a sharding engine wraps one by one.
 

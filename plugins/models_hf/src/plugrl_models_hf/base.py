@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from plugrl.models.base import BasePolicy
 from plugrl_models_hf.adapter import Adapter, attach, linear_names
 from plugrl_models_hf.adapter_files import merge_into
 from plugrl_models_hf.config import CausalLMConfig
+from plugrl_models_hf.packing import ATTENTION
 from plugrl_models_hf.quiet import quiet
 from plugrl_models_hf.tokenizer import HFTextProcessor
 
@@ -31,6 +32,17 @@ class HFPolicy(BasePolicy):
         self.processor = processor
         self._adapter = adapter
         self._tied = tied_duplicates(model)
+        self._packs = False
+
+    def measured(self) -> dict[str, Any]:
+        """Whether rows may be packed."""
+        return {"packs": self._packs}
+
+    def take_measured(self, values: Mapping[str, Any]) -> None:
+        """Pack rows where the same policy with weights does."""
+        self._packs = values["packs"]
+        if self._packs:
+            self.model.set_attn_implementation(ATTENTION)
 
     def wrap_units(self) -> tuple[str, ...]:
         """Class names of the decoder layers, as the model declares them."""

@@ -51,6 +51,8 @@ def load_model(
         config = AutoConfig.from_pretrained(folder, **local)
         for key, value in overrides.items():
             setattr(config, key, value)
+        if torch.get_default_device().type == "meta":  # to be looked at, or to be filled by another process
+            return auto_class.from_config(config, dtype=dtype, attn_implementation=cfg.attn_implementation), set()
         with quiet():
             model, report = auto_class.from_pretrained(
                 folder,

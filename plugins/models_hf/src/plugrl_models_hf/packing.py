@@ -199,6 +199,8 @@ def enable_packing(model: PreTrainedModel, forward: Callable[[dict[str, Any]], t
     ``forward`` maps keyword arguments of the model to per-token outputs [rows, columns, X]. Models with windows or with
     an attention of their own are left alone.
     """
+    if model.device.type == "meta":
+        return False  # who builds without weights is told what another found, see HFPolicy.take_measured
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     sliding = getattr(config, "sliding_window", None) if not hasattr(config, "layer_types") else None

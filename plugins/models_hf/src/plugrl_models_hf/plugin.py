@@ -16,6 +16,7 @@ plugin = Plugin(
             target="plugrl_models_hf.policy:build_causal_lm",
             schema="plugrl_models_hf.config:CausalLMConfig",
             processor="plugrl_models_hf.tokenizer:build_processor",
+            example="plugrl_models_hf.example:causal_lm",
             summary="any Hugging Face causal language model: a folder, a GGUF file or a configuration",
         ),
         ModelEntry(
@@ -24,6 +25,7 @@ plugin = Plugin(
             target="plugrl_models_hf.value:build_causal_lm_value",
             schema="plugrl_models_hf.config:CausalLMConfig",
             processor="plugrl_models_hf.tokenizer:build_processor",
+            example="plugrl_models_hf.example:causal_lm_value",
             summary="the same backbones with a scalar head: values of states, for critics",
         ),
     ),

@@ -42,6 +42,15 @@ class CausalLMPolicy(HFPolicy):
         """Log-probabilities, entropies, supervised loss; a rollout backend can generate with it."""
         return frozenset({"logprobs", "entropy", "sft", "generate"})
 
+    def measured(self) -> dict[str, Any]:
+        """What is decided by comparing outputs."""
+        return {**super().measured(), "plain_head": self._plain_head}
+
+    def take_measured(self, values: Mapping[str, Any]) -> None:
+        """As the contract says."""
+        super().take_measured(values)
+        self._plain_head = values["plain_head"]
+
     def default_forward(
         self,
         forward_inputs: Mapping[str, Any],
@@ -102,6 +111,8 @@ def has_plain_head(model: PreTrainedModel) -> bool:
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear) or model.base_model is model:
         return False  # A head with an adapter does more than its weight says.
+    if model.device.type == "meta":
+        return False  # there are no states to compare: take_measured() says it
     received: list[torch.Tensor] = []
 
     def ramp(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
