@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,23 @@ def test_cookiecutter_itself_makes_the_same_and_refuses_the_same(tmp_path: Path,
     assert done.returncode != 0 and "vendor 'Acme'" in done.stderr and not (tmp_path / "platform_Acme").exists()
 
 
-def test_the_core_carries_the_template() -> None:
-    """By a link in the source tree, by files in what is built from it."""
+def test_the_wheel_of_the_core_carries_the_template(tmp_path: Path, acme: Path) -> None:
+    """In the source tree by a link, in the wheel by files; the command works from there, offline."""
     assert files(TEMPLATE) == files(ROOT / "template") and TEMPLATE.resolve() == ROOT / "template"
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT / "core", capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("plugrl-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    assert files(tmp_path / "unpacked" / "plugrl" / "template") == files(ROOT / "template")
+    command = [sys.executable, "-m", "plugrl", "plugins", "new", "platform", "--vendor", "acme", "--no-input"]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "made")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "unpacked"), "HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path / "made" / "platform_acme") == files(acme) and not (tmp_path / "home").exists()
