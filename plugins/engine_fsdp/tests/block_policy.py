@@ -66,8 +66,10 @@ class BlockPolicy(BasePolicy):
         tokens, attention = forward_inputs["input_ids"], forward_inputs["attention_mask"].bool()
         response = forward_inputs["response_mask"]
         length = response.shape[1]
-        causal = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
-        mask = (causal & attention[:, None, :]) | torch.eye(tokens.shape[1], dtype=torch.bool)
+        every = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool, device=tokens.device)
+        mask = (every.tril() & attention[:, None, :]) | torch.eye(
+            tokens.shape[1], dtype=torch.bool, device=tokens.device
+        )
         hidden = self.embed(tokens)
         for block in self.blocks:
             hidden = block(hidden, mask[:, None])

@@ -5,4 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from plugrl.testing.ranks import ranks
+
+__all__ = ["ranks"]
+
 sys.path.insert(0, str(Path(__file__).parent))
