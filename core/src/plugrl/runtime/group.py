@@ -216,9 +216,7 @@ class WorkerGroup:
             options["runtime_env"] = {"env_vars": env}
         if len(session.nodes) > 1:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(seat.node.node_id, soft=False)
-        return ray.remote(Host).options(**options).remote(
-            self.name, rank, seat.node.ip, seat.node.label
-        )
+        return ray.remote(Host).options(**options).remote(self.name, rank, seat.node.ip, seat.node.label)
 
     def _device_share(self) -> float:
         """Return the part of a device that Ray counts for one worker, 0 where it counts no devices."""

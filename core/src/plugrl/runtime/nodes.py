@@ -57,12 +57,13 @@ def label_of(ip: str, name: str) -> str:
 
 
 def living_nodes() -> list[dict[str, Any]]:
-    """Return what Ray knows of the nodes that are alive: the head first, then by address and name."""
+    """Return what Ray knows of the nodes that are alive, in the order in which devices are numbered."""
     alive = [node for node in ray.nodes() if node["Alive"]]
-    return sorted(alive, key=_order)
+    return sorted(alive, key=node_order)
 
 
-def _order(node: Mapping[str, Any]) -> tuple[bool, str, str]:
+def node_order(node: Mapping[str, Any]) -> tuple[bool, str, str]:
+    """Return the sort key of a node as Ray describes it: the head first, then by address and name."""
     return "node:__internal_head__" not in node["Resources"], node["NodeManagerAddress"], node.get("NodeName", "")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.platforms.devices import parse_mask
 from plugrl.runtime.node_view import NodeView, variables_of, view_here, view_nodes
-from plugrl.runtime.nodes import label_of
+from plugrl.runtime.nodes import label_of, node_order
 
 if TYPE_CHECKING:
     from plugrl.runtime.session import RaySession
@@ -197,7 +197,7 @@ def _start(asked: Asked, row: NodeRow, count: int | None) -> str:
 def _rows(session: RaySession, asked: Asked) -> list[NodeRow]:
     import ray
 
-    nodes = sorted(ray.nodes(), key=lambda node: (not node["Alive"], node["NodeManagerAddress"]))
+    nodes = sorted(ray.nodes(), key=lambda node: (not node["Alive"], *node_order(node)))
     free = _free_by_node()
     if session.is_local:
         here = view_here(session.platform_name, variables_of(session.platform), os.environ)
@@ -216,7 +216,11 @@ def _row(
     view: NodeView,
 ) -> NodeRow:
     node_id, resources = node["NodeID"], node["Resources"]
-    groups = [group.name for group in session.open_groups() if any(s.node.node_id == node_id for s in group.seats)]
+    groups = [
+        group.name
+        for group in session.open_groups()
+        if any(group.seats[rank].node.node_id == node_id for rank in group.known_processes())
+    ]
     others = [
         key for key in resources if ":" not in key and key not in _COUNTED_EVERYWHERE and key != asked.resource
     ]
