@@ -56,3 +56,10 @@ def test_a_failing_rank_a_dead_one_and_a_late_one_are_named_and_replaced(ranks: 
     with pytest.raises(RankError, match="no answer before the deadline"):
         ranks.run(sleep, world=1, timeout_s=0.5)
     assert [value for value, _ in ranks.run(sum_of_ranks, world=2)] == [3.0] * 2
+
+
+@pytest.mark.slow
+def test_a_platform_that_cannot_be_used_is_an_error_of_the_start_and_leaves_the_pool_as_it_was(ranks: RankPool) -> None:
+    with pytest.raises(RankError, match='did not start: [^$]*No platform "nowhere"'):
+        ranks.run(sum_of_ranks, world=2, platform="nowhere")
+    assert [value for value, _ in ranks.run(sum_of_ranks, world=2, platform="cpu")] == [3.0] * 2

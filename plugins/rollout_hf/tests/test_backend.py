@@ -196,6 +196,17 @@ def test_loaded_weights_are_used_and_marked(start, backend, same) -> None:
     assert backend.weight_version == 3
 
 
+def test_the_weights_that_are_shown_are_those_that_were_loaded(start, backend) -> None:
+    sent = dict(published(start(model=section(seed=1))))
+    backend.load_weights(iter(sent.items()), version=1)
+    shown = dict(backend.named_weights())
+    assert shown.keys() == sent.keys() and "lm_head.weight" not in shown
+    assert all(torch.equal(shown[name], tensor) for name, tensor in sent.items())
+    backend.close()
+    with pytest.raises(WeightSyncError, match="no weights to show: it was closed"):
+        next(backend.named_weights())
+
+
 def test_a_load_that_fails_makes_it_refuse(backend) -> None:
     params = SamplingParams(max_new_tokens=2)
     weights = published(backend)
