@@ -25,7 +25,7 @@ from plugrl.registry import registries
 from plugrl.targets import missing_in_source
 
 IMPORT_BUDGET_MS = 250.0
-"""Wall time that the import of a manifest may take: with twenty plugins it is what a user waits for ``--help``."""
+"""Time that the import of a manifest may take: with twenty plugins it is what a user waits for ``--help``."""
 
 DEADLINE_S = 60.0
 
@@ -109,7 +109,7 @@ def _check_targets(manifest: Plugin) -> Check:
 def _all_targets(manifest: Plugin) -> Iterator[str]:
     for entry in manifest.entries():
         yield entry.target
-        for field in ("probe", "schema", "processor"):
+        for field in ("probe", "schema", "processor", "example"):
             target = getattr(entry, field, None)
             if target is not None:
                 yield target

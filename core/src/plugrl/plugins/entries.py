@@ -124,7 +124,7 @@ class Entry:
             if part is not None and not (isinstance(part, str) and part.strip()):
                 yield f"{part!r} is no name"
         for item in fields(self):
-            if item.name in {"probe", "schema", "processor"} and getattr(self, item.name) is not None:
+            if item.name in {"probe", "schema", "processor", "example"} and getattr(self, item.name) is not None:
                 yield from bad_target(item.name, getattr(self, item.name))
 
 
@@ -200,7 +200,8 @@ class EngineEntry(Entry):
 @dataclass(frozen=True, kw_only=True)
 class ModelEntry(Entry):
     """A model type. The target is a builder ``(cfg, torch_dtype)``; ``schema`` names the pydantic model of its
-    configuration, ``processor`` a callable ``(cfg)`` that returns its text processor."""
+    configuration, ``processor`` a callable ``(cfg)`` that returns its text processor, ``example`` a callable without
+    arguments that returns the configuration of a tiny model with random weights, which the conformance kit builds."""
 
     kind: ClassVar[str] = "model"
     key_fields: ClassVar[tuple[str, ...]] = ("model_type",)
@@ -208,6 +209,7 @@ class ModelEntry(Entry):
     category: str = "language"
     schema: str | None = None
     processor: str | None = None
+    example: str | None = None
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the declaration, each as a phrase."""
@@ -218,10 +220,12 @@ class ModelEntry(Entry):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvEntry(Entry):
-    """A vectorised environment."""
+    """A vectorised environment; ``example`` names a callable ``(num_envs)`` that returns a small one, for the
+    conformance kit."""
 
     kind: ClassVar[str] = "env"
     name: str
+    example: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,9 @@ class PluginRecord:
     """The one state a plugin ended in.
 
     ``reason`` is a phrase for every state but active. ``phase``, ``error`` and ``traceback`` are set when it failed.
-    ``manifest`` is None when it was not imported or is no manifest. ``timings`` is wall time in milliseconds by phase;
-    ``heavy_imports`` are large libraries that its manifest pulled in, which it should not.
+    ``manifest`` is None when it was not imported or is no manifest. ``timings`` is time in milliseconds by phase, less
+    what other processes had the processor for; ``heavy_imports`` are large libraries that its manifest pulled in, which
+    it should not.
     """
 
     name: str
@@ -50,7 +51,7 @@ class PluginRecord:
 
     @property
     def import_ms(self) -> float:
-        """Return the wall time in milliseconds that the import of the manifest took."""
+        """Return the time in milliseconds that the import of the manifest took, see ``timings``."""
         return self.timings.get("import", 0.0)
 
     @property

@@ -131,7 +131,7 @@ def expect(condition: Any, message: str, *, got: Any = None, expected: Any = Non
         return
     parts = [message]
     if got is not None or expected is not None:
-        parts.append(f"got {_short(got)}, expected {_short(expected)}")
+        parts.append(f"got {_short(got)}" + (f", expected {_short(expected)}" if expected is not None else ""))
     raise CheckFailed(": ".join(parts))
 
 

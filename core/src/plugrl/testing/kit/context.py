@@ -18,6 +18,8 @@ from plugrl.testing.kit.checks import CheckFailed, CheckSkipped
 if TYPE_CHECKING:
     import torch
 
+    from plugrl.registry import RegistryEntry
+
 HOST = "cpu"
 """torch's own name for the host's memory, which every platform has."""
 
@@ -47,7 +49,7 @@ class Context:
         """The platform, made that of this process on first use."""
         from plugrl.platforms.selection import get_platform
 
-        return get_platform(self.platform_name)
+        return get_platform(self.platform_name or None)
 
     @cached_property
     def has_virtual_devices(self) -> bool:
@@ -65,6 +67,17 @@ class Context:
     def declares(self, capability: str) -> bool:
         """Whether this installation declares a capability."""
         return capability in self.declared
+
+    def entries(self, kind: str) -> list[RegistryEntry]:
+        """Return what the plugin contributes to a registry. Raises CheckSkipped when that is nothing."""
+        from plugrl.registry import registry_of
+
+        registry = registry_of(kind)
+        found = [registry.entry(key) for key in registry.keys()]
+        mine = [entry for entry in found if entry.origin.plugin == self.plugin]
+        if not mine:
+            raise CheckSkipped(f"the plugin contributes no {kind}")
+        return mine
 
     def need_devices(self, count: int) -> None:
         """Raise CheckSkipped when there are fewer devices."""

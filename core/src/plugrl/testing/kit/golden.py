@@ -96,7 +96,7 @@ class TinyLM(nn.Module):
     def __init__(self, vocabulary: int = 61, width: int = 32, heads: int = 4, layers: int = 2) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.RMSNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
@@ -113,7 +113,9 @@ class TinyLM(nn.Module):
         return logits
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
+    """Causal attention and a gated feed-forward layer, each after a norm and with a residual path."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -123,6 +125,7 @@ class _Block(nn.Module):
         self.down = nn.Linear(2 * width, width)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the next hidden states, (batch, tokens, width) like the given ones."""
         batch, tokens, width = hidden.shape
         mixed = self.mix(self.before(hidden)).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         seen = nn.functional.scaled_dot_product_attention(mixed[0], mixed[1], mixed[2], is_causal=True)

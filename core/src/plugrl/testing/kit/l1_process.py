@@ -17,9 +17,9 @@ load_plugins(quiet=True)
 from plugrl.platforms.selection import construct
 platform = construct({name!r})
 count = platform.device_count()
-answer = dict(count=count, available=bool(platform.is_available()),
-              names=[platform.get_device_uuid(index) for index in range(count)])
-if count:
+answer = dict(count=count, available=bool(platform.is_available()))
+if count and count == {wanted}:
+    answer["names"] = [platform.get_device_uuid(index) for index in range(count)]
     import torch
     platform.device_module
     last = torch.ones(2, device=torch.device(platform.device_name, count - 1)) + 1
@@ -36,11 +36,13 @@ def _ids(kit: Context) -> list[str]:
 
 def _seen(kit: Context, mask: str) -> dict[str, object]:
     variable = kit.platform.visible_devices_envvar()
-    answer: dict[str, object] = kit.in_process(_SEEN.format(name=kit.platform_name), env={variable: mask})
+    answer: dict[str, object] = kit.in_process(
+        _SEEN.format(name=kit.platform_name, wanted=len(parse_mask(mask) or ())), env={variable: mask}
+    )
     return answer
 
 
-@check("L1.visible_env.named", capability="platform.visible_env", gate=False)
+@check("L1.visible_env.named", capability="platform.visible_env")
 def named(kit: Context) -> str:
     """The platform names the variable that masks its devices."""
     variable = kit.platform.visible_devices_envvar()

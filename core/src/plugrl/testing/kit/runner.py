@@ -24,8 +24,8 @@ from plugrl.testing.kit.results import CheckResult
 START_S = 300.0
 """Seconds for the import of torch, and again for the platform: an extension may be compiled when it is first used."""
 
-GRACE_S = 10.0
-"""Seconds for what stands between two checks."""
+GRACE_S = 30.0
+"""Seconds for what stands between two checks, and for the end of the process."""
 
 RESTARTS = 5
 """How often a level begins anew after a crash or a hang; after that the rest of it is blocked."""
@@ -90,8 +90,10 @@ class _Watch:
             if complete is None:
                 overdue = self.plan[self.current]["deadline_s"] if self.current else START_S
                 return f"gave no answer within {overdue:g} s and was ended. {_last_words(log)}"
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 process.wait(timeout=GRACE_S)
+            except subprocess.TimeoutExpired:
+                return f"did not end within {GRACE_S:g} s after its last word and was ended. {_last_words(log)}"
             if process.returncode == 0:
                 return ""
             return f"{_ending(process.returncode)}. {_last_words(log)}"
