@@ -28,7 +28,7 @@ def answers(name):
         mask=platform.visible_devices_envvar(), resource=platform.ray_resource_options(1),
         noset=platform.ray_noset_envvars(), ipc=platform.is_ipc_supported(), rollout=platform.rollout_env_vars(),
         generic=platform.generic_engine_vendor(), forwarded=platform.forward_env_vars(),
-        collective=platform.get_collective_module() is None,
+        collective=platform.get_collective_module() is None, sdk=platform.sdk_version(),
     )
     return found
 
@@ -70,8 +70,10 @@ for name in wanted["names"]:
     if "hip" in wanted:
         torch.cuda.is_available = lambda: True
         platform, seen = registry_of("platform").get(name)(), []
+        torch.version.cuda = "12.8"
         for torch.version.hip in (None, wanted["hip"]):
             seen.append(platform.is_available())
+    torch.version.xpu = "20250301"
     result[name] = dict(answers=answers(name), engines=engines(name))
     if "hip" in wanted:
         result[name]["seen"] = seen
@@ -165,6 +167,9 @@ def test_builds_of_torch_tell_amd_from_nvidia(asked: dict[str, Any]) -> None:
     """Both answer as torch.cuda; usable without and with a build for ROCm."""
     assert asked["cuda"]["seen"] == [True, False] and asked["rocm"]["seen"] == [False, True]
     assert asked["metax"]["seen"] == [True, True]
+    sdks = {name: asked[name]["answers"]["sdk"] for name in asked}
+    known = {"cuda": "CUDA 12.8", "rocm": "ROCm 7.1", "xpu": "XPU 20250301"}
+    assert sdks == {name: known.get(name, "") for name in asked}
 
 
 @pytest.mark.parametrize("name", STAND_INS)

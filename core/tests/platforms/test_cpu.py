@@ -117,3 +117,12 @@ def test_generic_platform_answers_from_the_device_module() -> None:
     with pytest.raises(ValueError, match="2"):
         platform.set_device(2)
     assert platform.ray_noset_envvars() == ["RAY_EXPERIMENTAL_NOSET_ANVIL_VISIBLE_DEVICES"]
+
+
+def test_the_sdk_is_named_by_the_distribution_of_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Anvil, "extension", "pytest.mark")
+    assert Anvil().sdk_version() == f"pytest {pytest.__version__}"
+    monkeypatch.setattr(Anvil, "extension", "no_such_extension")
+    assert Anvil().sdk_version() == ""
+    monkeypatch.setattr(Anvil, "extension", None)
+    assert Anvil().sdk_version() == ""

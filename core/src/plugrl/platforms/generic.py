@@ -6,6 +6,7 @@ A vendor's class names its device type, vendor, communication backend and mask v
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import logging
 from contextlib import AbstractContextManager
 from types import ModuleType
@@ -124,6 +125,15 @@ class TorchAcceleratorPlatform(PlatformBase):
         """The one that keeps Ray from setting this platform's mask."""
         variable = self.visible_devices_envvar()
         return [f"RAY_EXPERIMENTAL_NOSET_{variable}"] if variable else []
+
+    # ----------------------------------------------------------------- conformance
+    def sdk_version(self) -> str:
+        """Name and version of the distribution that brings the extension; empty when torch needs none."""
+        name = (self.extension or "").partition(".")[0]
+        try:
+            return f"{name} {importlib.metadata.version(name)}" if name else ""
+        except importlib.metadata.PackageNotFoundError:
+            return ""
 
     # ----------------------------------------------------------------- sharing, profiling, low level
     def is_ipc_supported(self) -> bool:

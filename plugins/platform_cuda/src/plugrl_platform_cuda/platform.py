@@ -87,3 +87,8 @@ class CudaPlatform(TorchAcceleratorPlatform):
     def cudart(self) -> Any:
         """The runtime API that torch has loaded."""
         return torch.cuda.cudart()
+
+    def sdk_version(self) -> str:
+        """The release that torch was built for."""
+        release = torch.version.cuda
+        return f"CUDA {release}" if release else ""

@@ -85,3 +85,8 @@ class RocmPlatform(TorchAcceleratorPlatform):
     def cudart(self) -> Any:
         """The runtime API that torch has loaded."""
         return torch.cuda.cudart()
+
+    def sdk_version(self) -> str:
+        """The release that torch was built for."""
+        release = torch.version.hip
+        return f"ROCm {release}" if release else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from types import ModuleType
 
+import torch
+
 from plugrl.platforms.generic import TorchAcceleratorPlatform
 
 OLDER_EXTENSION = "intel_extension_for_pytorch"
@@ -42,3 +44,8 @@ class XpuPlatform(TorchAcceleratorPlatform):
     def ray_resource_name(self) -> str:
         """``"GPU"``, built into Ray."""
         return "GPU"
+
+    def sdk_version(self) -> str:
+        """The release that torch was built for."""
+        release = torch.version.xpu
+        return f"XPU {release}" if release else ""
