@@ -12,21 +12,26 @@ from plugrl.testing.kit.context import Context
 from plugrl.testing.rank_pool import RankError, RankPool
 
 WORLD = 2
-TIMEOUT_S = 60.0
-DEADLINE_S = TIMEOUT_S + 150.0
-"""The first check of a process starts the ranks, which takes two imports of torch and of the SDK."""
+COLLECTIVE_S = 60.0
+TRAINING_S = 150.0
+"""Seconds that the ranks have for a check: the first training imports much of torch, perhaps on a busy machine."""
+
+DEADLINE_S = TRAINING_S + 150.0
+"""The first check of a process starts the ranks besides, which takes two imports of torch and of the SDK."""
 
 _LINES = 4
 
 
-def on_ranks(kit: Context, function: Callable[..., list[str]], *args: Any) -> None:
+def on_ranks(
+    kit: Context, function: Callable[..., list[str]], *args: Any, timeout_s: float = COLLECTIVE_S
+) -> None:
     """Run ``function(rank, world, *args)`` on the ranks. Raises CheckFailed with what they found or died of."""
     pool = kit.cache.get("ranks")
     if pool is None:
         pool = kit.cache["ranks"] = RankPool(WORLD, platform=kit.platform_name, folder=kit.folder)
         atexit.register(pool.close)
     try:
-        answers = pool.run(function, *args, world=WORLD, timeout_s=TIMEOUT_S)
+        answers = pool.run(function, *args, world=WORLD, timeout_s=timeout_s)
     except RankError as error:
         raise CheckFailed(_ends(error)) from error
     found = [f"rank {rank}: {text}" for rank, texts in enumerate(answers) for text in texts]
@@ -192,7 +197,7 @@ def objects(kit: Context) -> None:
 @check("L3.ddp.parity", capability="dist.ddp", devices=WORLD, deadline_s=DEADLINE_S)
 def data_parallel(kit: Context) -> None:
     """DistributedDataParallel gives the losses, clipped norms and parameters of one process on the host."""
-    on_ranks(kit, rank_training.data_parallel)
+    on_ranks(kit, rank_training.data_parallel, timeout_s=TRAINING_S)
 
 
 @check(
@@ -204,31 +209,31 @@ def data_parallel(kit: Context) -> None:
 )
 def fully_sharded(kit: Context) -> None:
     """fully_shard gives the losses, clipped norms and parameters of one process on the host, and really shards."""
-    on_ranks(kit, rank_training.fully_sharded, averages(kit))
+    on_ranks(kit, rank_training.fully_sharded, averages(kit), timeout_s=TRAINING_S)
 
 
 @check("L3.fsdp2.mixed_precision", capability="dist.fsdp2.mixed_precision", devices=WORLD, deadline_s=DEADLINE_S)
 def mixed_precision(kit: Context) -> None:
     """With bf16 parameters and fp32 reductions it agrees with the same arithmetic on the host, in bf16 for sure."""
-    on_ranks(kit, rank_training.mixed_precision, averages(kit))
+    on_ranks(kit, rank_training.mixed_precision, averages(kit), timeout_s=TRAINING_S)
 
 
 @check("L3.hsdp.parity", capability="dist.hsdp", devices=WORLD, deadline_s=DEADLINE_S)
 def hybrid(kit: Context) -> None:
     """Replicas of shards, on meshes of 1 x 2 and 2 x 1, give what one process gives."""
-    on_ranks(kit, rank_training.hybrid, averages(kit))
+    on_ranks(kit, rank_training.hybrid, averages(kit), timeout_s=TRAINING_S)
 
 
 @check("L3.dtensor.placements", capability="dist.dtensor", devices=WORLD, deadline_s=DEADLINE_S)
 def placements(kit: Context) -> None:
     """Tensors are distributed, gathered, resharded and summed, with even and uneven shards."""
-    on_ranks(kit, rank_dtensor.placements)
+    on_ranks(kit, rank_dtensor.placements, timeout_s=TRAINING_S)
 
 
 @check("L3.dtensor.parallel_layers", capability="dist.dtensor", devices=WORLD, deadline_s=DEADLINE_S)
 def parallel_layers(kit: Context) -> None:
     """Layers cut by columns and rows give the outputs and gradients of whole ones."""
-    on_ranks(kit, rank_dtensor.parallel_layers)
+    on_ranks(kit, rank_dtensor.parallel_layers, timeout_s=TRAINING_S)
 
 
 @check(
@@ -240,20 +245,20 @@ def parallel_layers(kit: Context) -> None:
 )
 def random_numbers(kit: Context) -> None:
     """Random numbers of a DTensor: replicas agree, shards differ, the seed decides, sharded modules initialise."""
-    on_ranks(kit, rank_dtensor.random_numbers)
+    on_ranks(kit, rank_dtensor.random_numbers, timeout_s=TRAINING_S)
 
 
 # --------------------------------------------------------------------- checkpoints
 @check("L3.ckpt.sharded", capability="ckpt.sharded", devices=WORLD, deadline_s=DEADLINE_S)
 def sharded_checkpoint(kit: Context) -> None:
     """A sharded model and its optimizer are written, read, and go on bit for bit; one process reads the same files."""
-    on_ranks(kit, rank_checkpoints.write_and_read, str(kit.folder / "sharded"), averages(kit))
+    on_ranks(kit, rank_checkpoints.write_and_read, str(kit.folder / "sharded"), averages(kit), timeout_s=TRAINING_S)
 
 
 @check("L3.ckpt.from_rank_0", capability="ckpt.sharded", devices=WORLD, deadline_s=DEADLINE_S)
 def state_from_rank_0(kit: Context) -> None:
     """A whole state that only rank 0 has is broadcast into the shards of all ranks."""
-    on_ranks(kit, rank_checkpoints.broadcast_whole, averages(kit))
+    on_ranks(kit, rank_checkpoints.broadcast_whole, averages(kit), timeout_s=TRAINING_S)
 
 
 @check(
@@ -265,4 +270,5 @@ def state_from_rank_0(kit: Context) -> None:
 )
 def background_checkpoint(kit: Context) -> None:
     """A checkpoint that is written in the background holds the state at the call, though training goes on."""
-    on_ranks(kit, rank_checkpoints.write_in_background, str(kit.folder / "background"), averages(kit))
+    folder = str(kit.folder / "background")
+    on_ranks(kit, rank_checkpoints.write_in_background, folder, averages(kit), timeout_s=TRAINING_S)

@@ -60,8 +60,8 @@ def resumed_run(kit: Context) -> Course:
     """Return the run that goes on from the first step of the whole one."""
     whole_run(kit)
     if "resumed" not in kit.cache:
-        checkpoint = kit.folder / "whole" / "checkpoints" / "last"
-        checkpoint = next(path for path in sorted(checkpoint.parent.glob("[0-9]*")) if step_of(path) == RESUMED_FROM)
+        steps = (kit.folder / "whole" / "checkpoints").glob("[0-9]*")
+        checkpoint = next(path for path in steps if step_of(path) == RESUMED_FROM)
         kit.cache["resumed"] = _run(kit, _config(kit, "resumed", f"trainer.resume={checkpoint}"))
     return kit.cache["resumed"]
 
