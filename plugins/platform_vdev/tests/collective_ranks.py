@@ -150,6 +150,14 @@ def refused(rank: int, world: int) -> list[str]:
             dist.all_reduce(both[0], op=dist.ReduceOp.AVG)
         except RuntimeError as error:
             texts.append(f"{type(error).__name__}: {error}")
+    with environment(VDEV_NO_HOST="1"):
+        try:
+            dist.all_reduce(torch.ones(1))
+        except ValueError as error:
+            texts.append(f"{type(error).__name__}: {error}")
+        objects: list[Any] = [None] * world
+        dist.all_gather_object(objects, rank)
+        texts.append(str(objects))
     return texts
 
 

@@ -37,7 +37,9 @@ def train(
             del os.environ[name]
 
 
-def train_under_watch(rank: int, world: int, backend: str, config: dict[str, Any]) -> dict[str, Any]:
+def train_under_watch(
+    rank: int, world: int, backend: str, config: dict[str, Any], variables: dict[str, str]
+) -> dict[str, Any]:
     """The same, and which gloo groups were made meanwhile beside the transport of vccl itself."""
     made: list[str] = []
     helper = distributed_c10d._new_process_group_helper
@@ -48,7 +50,7 @@ def train_under_watch(rank: int, world: int, backend: str, config: dict[str, Any
 
     distributed_c10d._new_process_group_helper = watched
     try:
-        found = _train(world, backend, config)
+        found = train(rank, world, backend, config, variables)
     finally:
         distributed_c10d._new_process_group_helper = helper
     return {**found, "gloo_groups": [name for name in made if "vccl" not in name]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import collective_ranks as on_ranks
@@ -12,23 +11,8 @@ import pytest
 from plugrl.testing.rank_pool import RankPool
 
 
-@pytest.fixture(scope="module")
-def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("vccl")
-
-
-@pytest.fixture(scope="module")
-def pool(log_folder: Path) -> Iterator[RankPool]:
-    """Two ranks on the build that needs no compiler: the collectives are the same on both."""
-    ranks = RankPool(2, platform="vdev", env={"VDEV_BUILD": "python", "VDEV_LOG": str(log_folder)})
-    try:
-        yield ranks
-    finally:
-        ranks.close()
-
-
-def test_reductions_agree_with_arithmetic(pool: RankPool) -> None:
-    first, second = pool.run(on_ranks.reductions, world=2)
+def test_reductions_agree_with_arithmetic(python_pool: RankPool) -> None:
+    first, second = python_pool.run(on_ranks.reductions, world=2)
     for found in (first, second):
         assert found["SUM torch.float32"] == [3.0, 30.0]
         assert found["MAX torch.bfloat16"] == [2.0, 20.0]
@@ -41,8 +25,8 @@ def test_reductions_agree_with_arithmetic(pool: RankPool) -> None:
     assert (first["reduce_scatter"], second["reduce_scatter"]) == ([2.0, 4.0], [6.0, 8.0])
 
 
-def test_values_arrive_where_they_belong(pool: RankPool) -> None:
-    first, second = pool.run(on_ranks.movements, world=2)
+def test_values_arrive_where_they_belong(python_pool: RankPool) -> None:
+    first, second = python_pool.run(on_ranks.movements, world=2)
     for found in (first, second):
         assert found["all_gather"] == [[0, 0], [1, 10]]
         assert found["all_gather_single"] == [0, 0, 1, 10]
@@ -58,29 +42,31 @@ def test_values_arrive_where_they_belong(pool: RankPool) -> None:
     assert (first["exchanged"], second["exchanged"]) == ([1.0, 1.0], [0.0, 0.0])
 
 
-def test_a_result_is_there_after_the_wait_and_not_before(pool: RankPool) -> None:
-    for found in pool.run(on_ranks.waiting, world=2):
+def test_a_result_is_there_after_the_wait_and_not_before(python_pool: RankPool) -> None:
+    for found in python_pool.run(on_ranks.waiting, world=2):
         assert (found["before"], found["after"], found["done"]) == ([1.0], [2.0], True)
 
 
-def test_nobody_passes_a_barrier_before_the_last_comes(pool: RankPool) -> None:
-    late, early = pool.run(on_ranks.waiting, world=2)
+def test_nobody_passes_a_barrier_before_the_last_comes(python_pool: RankPool) -> None:
+    late, early = python_pool.run(on_ranks.waiting, world=2)
     assert early["waited"] > 0.25 > late["waited"]
 
 
-def test_what_cannot_work_is_refused_with_the_reason(pool: RankPool) -> None:
-    mixed, sizes, scaled, average = pool.run(on_ranks.refused, world=2)[0]
+def test_what_cannot_work_is_refused_with_the_reason(python_pool: RankPool) -> None:
+    mixed, sizes, scaled, average, on_host, objects = python_pool.run(on_ranks.refused, world=2)[0]
     assert mixed == "ValueError: vccl: all_reduce of tensors on cpu and vdev:0; all must be on one device."
     assert "1 elements from 2 ranks into 3" in sizes
     assert "PREMUL_SUM is not supported" in scaled
     assert average.startswith("DistBackendError: vccl: all_reduce: ReduceOp.AVG is not supported (VDEV_NO_AVG is set)")
+    assert on_host == "ValueError: vccl: all_reduce of a tensor on cpu; vccl serves vdev."
+    assert objects == "[0, 1]"  # over the device
 
 
-def test_every_collective_is_logged_with_what_it_moved(pool: RankPool, log_folder: Path) -> None:
+def test_every_collective_is_logged_with_what_it_moved(python_pool: RankPool, collectives_log: Path) -> None:
     from plugrl_platform_vdev import logs
 
-    pool.run(on_ranks.reductions, world=2)
-    lines = logs.read(log_folder, "collectives")
+    python_pool.run(on_ranks.reductions, world=2)
+    lines = logs.read(collectives_log, "collectives")
     line = next(line for line in lines if line["op"] == "all_reduce" and line["dtype"] == "bfloat16")
     assert line | {"group": ""} == {
         "op": "all_reduce", "backend": "vccl", "dtype": "bfloat16", "elements": 2, "device": line["device"],
@@ -89,8 +75,8 @@ def test_every_collective_is_logged_with_what_it_moved(pool: RankPool, log_folde
     assert {line["device"] for line in lines if line["dtype"] == "bfloat16"} == {"vdev:0", "vdev:1"}
 
 
-def test_ddp_averages_over_vccl(pool: RankPool) -> None:
-    first, second = pool.run(on_ranks.ddp_step, world=2)
+def test_ddp_averages_over_vccl(python_pool: RankPool) -> None:
+    first, second = python_pool.run(on_ranks.ddp_step, world=2)
     assert first == second == [1.5, 1.0]
 
 
@@ -105,33 +91,33 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_mutants_are_wrong_in_their_way(pool: RankPool, mutant: str) -> None:
+def test_mutants_are_wrong_in_their_way(python_pool: RankPool, mutant: str) -> None:
     name, expected = MUTANTS[mutant]
-    assert [found[name] for found in pool.run(on_ranks.broken, "VDEV_MUTANT", mutant, world=2)] == expected
+    assert [found[name] for found in python_pool.run(on_ranks.broken, "VDEV_MUTANT", mutant, world=2)] == expected
 
 
-def test_a_mutant_barrier_lets_everyone_pass(pool: RankPool) -> None:
-    _, early = pool.run(on_ranks.broken, "VDEV_MUTANT", "barrier_returns_at_once", world=2)
+def test_a_mutant_barrier_lets_everyone_pass(python_pool: RankPool) -> None:
+    _, early = python_pool.run(on_ranks.broken, "VDEV_MUTANT", "barrier_returns_at_once", world=2)
     assert early["waited"] < 0.15
 
 
-def test_a_bad_reduction_turns_the_sign_of_tensors_and_leaves_scalars(pool: RankPool) -> None:
-    for found in pool.run(on_ranks.broken, "VDEV_FAULT", "bad_reduce", world=2):
+def test_a_bad_reduction_turns_the_sign_of_tensors_and_leaves_scalars(python_pool: RankPool) -> None:
+    for found in python_pool.run(on_ranks.broken, "VDEV_FAULT", "bad_reduce", world=2):
         assert (found["average"], found["greatest"]) == ([-1.5, -3.5], [1.0])
 
 
-def test_a_nan_comes_once(pool: RankPool) -> None:
-    for found in pool.run(on_ranks.broken, "VDEV_FAULT", "nan@step1", world=2):
+def test_a_nan_comes_once(python_pool: RankPool) -> None:
+    for found in python_pool.run(on_ranks.broken, "VDEV_FAULT", "nan@step1", world=2):
         assert all(math.isnan(value) for value in found["average"]) and found["greatest"] == [1.0]
 
 
-def test_a_failing_collective_says_so(pool: RankPool) -> None:
-    for text, _ in pool.run(on_ranks.failing, "collective_error@3", world=2):
+def test_a_failing_collective_says_so(python_pool: RankPool) -> None:
+    for text, _ in python_pool.run(on_ranks.failing, "collective_error@3", world=2):
         assert text == (
             "DistBackendError: vccl: all_reduce failed: the link to a peer is down (VDEV_FAULT, collective 3)"
         )
 
 
-def test_a_hanging_collective_ends_with_the_deadline_of_its_group_on_every_rank(pool: RankPool) -> None:
-    for text, seconds in pool.run(on_ranks.failing, "collective_hang@rank1", world=2):
+def test_a_hanging_collective_ends_with_the_deadline_of_its_group_on_every_rank(python_pool: RankPool) -> None:
+    for text, seconds in python_pool.run(on_ranks.failing, "collective_hang@rank1", world=2):
         assert text.startswith("DistBackendError: vccl: all_reduce") and 2.0 < seconds < 20.0

@@ -27,7 +27,7 @@ def pool(log_folder: Path) -> Iterator[RankPool]:
 
 
 def _both(pool: RankPool, ranks: RankPool, backend: str, config: dict[str, Any], world: int = 2) -> tuple[Any, Any]:
-    run = {"world": world, "timeout_s": 200.0}
+    run = {"world": world, "timeout_s": 280.0}
     return (
         pool.run(on_ranks.train, backend, config, **run)[0],
         ranks.run(on_ranks.train, backend, config, **run)[0],
@@ -62,7 +62,8 @@ def test_every_collective_ran_on_vccl_and_no_other_accelerator_was_touched(
     from plugrl_platform_vdev import logs
 
     before = len(logs.read(log_folder, "collectives"))
-    found = pool.run(on_ranks.train_under_watch, "fsdp2", FP32, world=2, timeout_s=200.0)
+    # As with most vendors' collectives, a tensor of the host would be an error.
+    found = pool.run(on_ranks.train_under_watch, "fsdp2", FP32, {"VDEV_NO_HOST": "1"}, world=2, timeout_s=280.0)
     for rank in found:
         assert rank["backend"] == "vccl"
         assert rank["gloo_groups"] == []
@@ -70,14 +71,12 @@ def test_every_collective_ran_on_vccl_and_no_other_accelerator_was_touched(
     lines = logs.read(log_folder, "collectives")[before:]
     kinds = {(line["op"], line["device"].split(":")[0]) for line in lines if line["device"]}
     assert {("all_gather_single", "vdev"), ("reduce_scatter_single", "vdev"), ("all_reduce", "vdev")} <= kinds
-    # Python objects lie on the host: that they are gathered there is all that happens off the device.
-    on_host = {line["op"] for line in lines if line["device"] == "cpu"}
-    assert on_host <= {"all_gather", "broadcast", "gather", "scatter"}
+    assert {kind for _, kind in kinds} == {"vdev"}
 
 
 def test_a_backend_without_an_average_gives_the_same_by_sums(pool: RankPool, ranks: RankPool) -> None:
-    device = pool.run(on_ranks.train, "fsdp2", FP32, {"VDEV_NO_AVG": "1"}, world=2, timeout_s=200.0)[0]
-    host = ranks.run(on_ranks.train, "fsdp2", FP32, world=2, timeout_s=200.0)[0]
+    device = pool.run(on_ranks.train, "fsdp2", FP32, {"VDEV_NO_AVG": "1"}, world=2, timeout_s=280.0)[0]
+    host = ranks.run(on_ranks.train, "fsdp2", FP32, world=2, timeout_s=280.0)[0]
     assert device["losses"] == pytest.approx(host["losses"], rel=1e-5)
 
 

@@ -18,6 +18,7 @@ VARIABLES = (
     "VDEV_LOG",
     "VDEV_CACHE",
     "VDEV_NO_AVG",
+    "VDEV_NO_HOST",
     "VDEV_AUTO",
 )
 """All of them but the mask, which the runtime sets for each worker."""
@@ -30,7 +31,8 @@ class Settings:
 
     devices: physical devices of this machine. memory_bytes: budget of each, None without a limit. faults: ``kind@when``
     items. mutant: name of a deliberately wrong device. build: ``cpp``, ``python`` or empty for the best there is.
-    log: folder of operator and collective logs. refuses_average: collectives know no average, like some vendors'.
+    log: folder of operator and collective logs. refuses_average, refuses_host: collectives know no average, or take no
+    tensors of the host, like those of some vendors.
     """
 
     devices: int = DEFAULT_DEVICES
@@ -42,6 +44,7 @@ class Settings:
     log: Path | None = None
     cache: Path | None = None
     refuses_average: bool = False
+    refuses_host: bool = False
     auto: bool = False
 
 
@@ -61,6 +64,7 @@ def read_settings() -> Settings:
         log=_path("VDEV_LOG"),
         cache=_path("VDEV_CACHE"),
         refuses_average=_flag("VDEV_NO_AVG"),
+        refuses_host=_flag("VDEV_NO_HOST"),
         auto=_flag("VDEV_AUTO"),
     )
 

@@ -9,7 +9,10 @@ import torch.distributed as dist
 
 from plugrl_platform_vdev.settings import read_settings
 
-_DEVICES = ("vdev", "cpu")
+
+def served_devices() -> tuple[str, ...]:
+    """Return the kinds of devices whose tensors are taken; the host's are refused where ``VDEV_NO_HOST`` says so."""
+    return ("vdev",) if read_settings().refuses_host else ("vdev", "cpu")
 
 
 def check_one_device(op: str, tensors: Sequence[torch.Tensor]) -> None:
@@ -17,8 +20,9 @@ def check_one_device(op: str, tensors: Sequence[torch.Tensor]) -> None:
     found = sorted({str(tensor.device) for tensor in tensors})
     if len(found) > 1:
         raise ValueError(f"vccl: {op} of tensors on {' and '.join(found)}; all must be on one device.")
-    if tensors and tensors[0].device.type not in _DEVICES:
-        raise ValueError(f"vccl: {op} of a tensor on {found[0]}; vccl serves {' and '.join(_DEVICES)}.")
+    served = served_devices()
+    if tensors and tensors[0].device.type not in served:
+        raise ValueError(f"vccl: {op} of a tensor on {found[0]}; vccl serves {' and '.join(served)}.")
 
 
 def check_operation(op: str, operation: dist.ReduceOp) -> None:

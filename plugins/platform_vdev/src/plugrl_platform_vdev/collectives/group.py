@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from plugrl_platform_vdev import faults, logs
-from plugrl_platform_vdev.collectives.checks import check_one_device, check_operation
+from plugrl_platform_vdev.collectives.checks import check_one_device, check_operation, served_devices
 from plugrl_platform_vdev.collectives.host_copy import HostCopy, hosts, read, room
 from plugrl_platform_vdev.collectives.interference import Interference
 from plugrl_platform_vdev.collectives.work import VcclWork
@@ -60,7 +60,7 @@ class VcclGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("vdev"), torch.device("cpu")]
+        return [torch.device(name) for name in served_devices()]
 
     def _get_backend(self, device: torch.device) -> VcclGroup:
         return self

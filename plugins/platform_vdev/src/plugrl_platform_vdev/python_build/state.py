@@ -37,5 +37,5 @@ def set_current_device(index: int) -> int:
 def check_index(index: int) -> int:
     """Return ``index``. Raises RuntimeError when there is no such device."""
     if not 0 <= index < device_count() and not faults.is_mutant("index_7_accepted"):
-        raise RuntimeError(f"vdev error: invalid device ordinal {index}; there are {device_count()} devices")
+        raise RuntimeError(f"vdev:{index} does not exist: {device_count()} device(s) are visible")
     return index
