@@ -141,7 +141,7 @@ def check_length(config: RunConfig, thresholds: Thresholds) -> None:
     """Raise ConfigError for a run that is too short to be judged."""
     total, needed = config.trainer.total_training_steps, max(thresholds.trend_steps, thresholds.window + 1)
     if total is not None and total < needed:
-        text = f"the rules need {needed} steps at least, got {total}; see --steps."
+        text = f"the rules need at least {needed} steps, got {total}; see --steps."
         raise ConfigError(f"trainer.total_training_steps: {text}")
 
 
