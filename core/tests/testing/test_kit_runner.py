@@ -23,14 +23,14 @@ from plugrl.testing.kit.checks import CheckFailed, CheckSkipped, check, expect, 
 
 @pytest.fixture
 def level(tmp_path: Path):
-    """Return a function that runs checks, given as source, as the level ``env`` without a plugin."""
+    """Return a function that runs checks, given as source, as the level L0 without a plugin."""
 
     def run(source: str, **job: object) -> LevelRun:
         (tmp_path / "made_checks.py").write_text(HEAD + source)
         env = {"PYTHONPATH": str(tmp_path)}
         names = tuple(line.split('"')[1] for line in source.splitlines() if line.startswith("@check"))
         return run_level(
-            Job(level="env", platform="", plugin="", modules=("made_checks",), only=names, **job), env=env
+            Job(level="L0", platform="", plugin="", modules=("made_checks",), only=names, **job), env=env
         )
 
     return run
@@ -41,7 +41,7 @@ def by_id(run: LevelRun) -> dict[str, CheckResult]:
 
 
 ENDS = '''
-@check("env.passes")
+@check("L0.passes")
 def passes(kit):
     """It passes.
 
@@ -49,32 +49,32 @@ def passes(kit):
     """
     return "all is well"
 
-@check("env.fails", fix="mend it")
+@check("L0.fails", fix="mend it")
 def fails(kit):
     """It fails."""
     expect_equal(1, 2, "the number")
 
-@check("env.raises", fix="mend it too")
+@check("L0.raises", fix="mend it too")
 def raises(kit):
     raise OSError("libacme.so.1: cannot open")
 
-@check("env.skips")
+@check("L0.skips")
 def skips(kit):
     raise CheckSkipped("no second board")
 
-@check("env.accepts")
+@check("L0.accepts")
 def accepts(kit):
     expect_raises(ValueError, lambda: 7, "the index 7")
 
-@check("env.raises_another")
+@check("L0.raises_another")
 def another(kit):
     expect_raises(ValueError, lambda: [][1], "the index 7")
 
-@check("env.exits")
+@check("L0.exits")
 def exits(kit):
     sys.exit(0)
 
-@check("env.last")
+@check("L0.last")
 def last(kit):
     print("to nobody")
 '''
@@ -88,49 +88,49 @@ def test_every_end_of_a_check_is_its_result(level) -> None:
     assert statuses == {"passes": "supported", "fails": "failed", "raises": "failed", "skips": "skipped",
                         "accepts": "failed", "raises_another": "failed", "exits": "failed",
                         "last": "supported"}  # fmt: skip
-    assert (found["env.passes"].requirement, found["env.passes"].detail) == ("It passes.", "all is well")
-    assert found["env.fails"].detail == "the number is wrong: got 1, expected 2" and found["env.fails"].fix == "mend it"
-    raised = found["env.raises"].detail
+    assert (found["L0.passes"].requirement, found["L0.passes"].detail) == ("It passes.", "all is well")
+    assert found["L0.fails"].detail == "the number is wrong: got 1, expected 2" and found["L0.fails"].fix == "mend it"
+    raised = found["L0.raises"].detail
     assert raised.startswith("OSError: libacme.so.1") and "made_checks.py" in raised
-    assert found["env.skips"].detail == "no second board" and not found["env.passes"].fix
-    assert "is accepted (it returned 7), expected ValueError" in found["env.accepts"].detail
-    assert "raises IndexError" in found["env.raises_another"].detail
+    assert found["L0.skips"].detail == "no second board" and not found["L0.passes"].fix
+    assert "is accepted (it returned 7), expected ValueError" in found["L0.accepts"].detail
+    assert "raises IndexError" in found["L0.raises_another"].detail
     assert not run.blocks
 
 
 CRASHES = '''
-@check("env.first")
+@check("L0.first")
 def first(kit): pass
 
-@check("env.aborts")
+@check("L0.aborts")
 def aborts(kit):
     print("double free", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGSEGV)
 
-@check("env.leaves")
+@check("L0.leaves")
 def leaves(kit):
     os._exit(3)
 
-@check("env.last")
+@check("L0.last")
 def last(kit): pass
 '''
 
 
 def test_a_crash_names_its_check_and_the_others_go_on(level) -> None:
     found = by_id(level(CRASHES))
-    assert found["env.first"].status == found["env.last"].status == "supported"
-    assert "SIGSEGV" in found["env.aborts"].detail and "double free" in found["env.aborts"].detail
-    assert "exit code 3" in found["env.leaves"].detail and len(found) == 4
+    assert found["L0.first"].status == found["L0.last"].status == "supported"
+    assert "SIGSEGV" in found["L0.aborts"].detail and "double free" in found["L0.aborts"].detail
+    assert "exit code 3" in found["L0.leaves"].detail and len(found) == 4
 
 
 HANGS = '''
-@check("env.hangs", deadline_s=0.5)
+@check("L0.hangs", deadline_s=0.5)
 def hangs(kit):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     open({path!r}, "w").write(str(child.pid))
     time.sleep(300)
 
-@check("env.last")
+@check("L0.last")
 def last(kit): pass
 '''
 
@@ -139,16 +139,16 @@ def test_a_hang_ends_at_its_deadline_with_all_its_processes(level, tmp_path: Pat
     path, began = tmp_path / "pid", time.monotonic()
     found = by_id(level(HANGS.format(path=str(path))))
     assert time.monotonic() - began < 30
-    assert "no answer within 0.5 s" in found["env.hangs"].detail and found["env.last"].status == "supported"
+    assert "no answer within 0.5 s" in found["L0.hangs"].detail and found["L0.last"].status == "supported"
     wait_for(lambda: not is_running(int(path.read_text())))
 
 
 GATE = '''
-@check("env.gate", gate=True)
+@check("L0.gate", gate=True)
 def gate(kit):
     {body}
 
-@check("env.behind")
+@check("L0.behind")
 def behind(kit): pass
 '''
 
@@ -157,25 +157,25 @@ def behind(kit): pass
 def test_behind_a_gate_that_fails_everything_is_blocked(level, body: str) -> None:
     run = level(GATE.format(body=body))
     found = by_id(run)
-    assert (found["env.gate"].status, found["env.behind"].status) == ("failed", "blocked")
-    assert found["env.behind"].detail == run.blocks == "env.gate failed"
+    assert (found["L0.gate"].status, found["L0.behind"].status) == ("failed", "blocked")
+    assert found["L0.behind"].detail == run.blocks == "L0.gate failed"
 
 
 def test_an_expected_failure_blocks_nothing_and_one_that_passes_is_reported(level) -> None:
-    run = level(GATE.format(body="os._exit(1)"), xfail={"env.gate": "driver 3 (issue 7)", "env.behind": "issue 8"})
+    run = level(GATE.format(body="os._exit(1)"), xfail={"L0.gate": "driver 3 (issue 7)", "L0.behind": "issue 8"})
     found = by_id(run)
-    assert (found["env.gate"].status, found["env.gate"].note) == ("xfail", "driver 3 (issue 7)")
-    assert found["env.behind"].status == "supported" and "take it off the list" in found["env.behind"].note
+    assert (found["L0.gate"].status, found["L0.gate"].note) == ("xfail", "driver 3 (issue 7)")
+    assert found["L0.behind"].status == "supported" and "take it off the list" in found["L0.behind"].note
 
 
 def test_a_process_that_cannot_begin_blocks_what_follows(level) -> None:
     run = level("import no_such_library\n")
     (result,) = run.results
-    assert result.status == "failed" and "no_such_library" in result.detail and run.blocks == "env.process failed"
+    assert result.status == "failed" and "no_such_library" in result.detail and run.blocks == "L0.process failed"
 
 
 def test_a_level_that_crashes_again_and_again_is_given_up(level) -> None:
-    source = "".join(f'@check("env.c{number}")\ndef c{number}(kit): os._exit(1)\n\n' for number in range(8))
+    source = "".join(f'@check("L0.c{number}")\ndef c{number}(kit): os._exit(1)\n\n' for number in range(8))
     statuses = [result.status for result in level(source).results]
     assert statuses == ["failed"] * 6 + ["blocked"] * 2
 
@@ -184,7 +184,7 @@ ORPHAN = """
 import sys
 from plugrl.testing.kit.process import Job
 from plugrl.testing.kit.runner import run_level
-run_level(Job(level="env", platform="", plugin="", modules=("made_checks",), only=("env.hangs",)))
+run_level(Job(level="L0", platform="", plugin="", modules=("made_checks",), only=("L0.hangs",)))
 """
 
 

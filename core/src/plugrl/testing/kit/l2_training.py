@@ -15,7 +15,7 @@ from plugrl.testing.kit.golden import compare, expect_close, noise, tiny_lm, tok
 
 STEPS = 5
 EPSILON = 1e-3
-"""Large, since AdamW makes whole steps of what rounding leaves of gradients that should be zero (those of key biases)."""
+"""Large, since AdamW makes whole steps of what rounding leaves of gradients that should be zero (of key biases)."""
 
 
 def _next_token_loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
