@@ -100,6 +100,7 @@ def test_the_package_is_made_installed_listed_and_passes_without_a_device(newcom
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_whole_page_ends_in_a_device_that_passes_the_kit_and_trains(newcomer: Newcomer) -> None:
     newcomer.follow("1. Make the package")
     newcomer.follow("2. See yourself")
