@@ -33,7 +33,12 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+QUICK = {"engine_forgets_to_load", "rollout_reports_other_logprobs"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in WRONG]
+)
 def test_what_is_wrong_is_found_by_its_check(wrong: str) -> None:
     plugin, check, words = WRONG[wrong]
     (target,) = targets_of(plugin)

@@ -31,7 +31,7 @@ FAULTS = {
 }
 """The same for faults of the device that a check of the kit finds as well."""
 
-SLOW = {"mask_ignored", "lying_memory_counter", "load_wrong_index"}
+SLOW = {"mask_ignored", "lying_memory_counter", "load_wrong_index", "shared_memory_counter", "autocast_casts_not"}
 QUICK = tuple(name for name in MUTANTS if name not in SLOW)
 """Those that are run by default, each by its check alone."""
 
