@@ -90,6 +90,7 @@ Tensor& set_storage(Tensor& self, at::Storage source) {
 }
 
 Tensor& set_empty(Tensor& self) {
+  CurrentDevice there(self.device().index());
   c10::Storage nothing(c10::Storage::use_byte_size_t(), 0, allocator().allocate(0), &allocator(), true);
   return set_to(self, std::move(nothing), 0, {0}, {1});
 }
@@ -132,6 +133,15 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
 void record_stream(Tensor& self, at::Stream stream) {
   TORCH_CHECK(stream.device() == self.device(), "A tensor of ", self.device(), " cannot be used on a stream of ",
       stream.device(), ".");
+}
+
+// The copy resolves conjugated and negated sources itself. torch would do it by a copy, and so on without an end.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

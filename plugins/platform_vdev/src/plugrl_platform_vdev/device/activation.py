@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from plugrl_platform_vdev.build import compiler, load
@@ -45,7 +47,7 @@ def _activate_cpp() -> None:
     register()
 
 
-def _load_to_first_device(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+def _load_to_first_device(storage: Any, location: str) -> Any:
     """The mutant that forgets from which device a tensor was saved."""
     return storage.to(device=torch.device(NAME, 0)) if location.startswith(NAME) else None
 

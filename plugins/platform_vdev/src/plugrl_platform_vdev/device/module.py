@@ -53,6 +53,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_initialized = True
+"""Asked by activation checkpointing: only then does it keep the state of the device's generator."""
+
 _PHYSICAL_IDS = visible_devices()
 """By logical index, as the mask was when the device was made: a later one has no effect, as on real devices."""
 

@@ -15,7 +15,7 @@ class _Generators(Sequence[torch.Generator]):
     def __len__(self) -> int:
         return int(native().device_count())
 
-    def __getitem__(self, index: int) -> torch.Generator:  # type: ignore[override]
+    def __getitem__(self, index: int) -> torch.Generator:
         return native().generator(index)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[torch.Generator]:

@@ -43,7 +43,7 @@ def current_stream(device: Device = None) -> Stream:
 
 def default_stream(device: Device = None) -> Stream:
     """Return the stream that every thread works on at first."""
-    device_type = int(torch._C._autograd.DeviceType.PrivateUse1)
+    device_type = torch._C._autograd.DeviceType.PrivateUse1.value
     return Stream(stream_id=0, device_index=index_of(device), device_type=device_type)
 
 
@@ -58,16 +58,16 @@ class StreamContext:
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
-        self._before: torch.Stream | None = None
+        self._before: list[torch.Stream] = []
 
     def __enter__(self) -> None:
         if self.stream is not None:
-            self._before = torch.accelerator.current_stream()
+            self._before = [torch.accelerator.current_stream(self.stream.device), torch.accelerator.current_stream()]
             torch.accelerator.set_stream(self.stream)
 
     def __exit__(self, *error: Any) -> None:
-        if self._before is not None:
-            torch.accelerator.set_stream(self._before)
+        for stream in self._before:  # the last one is of the device that was in use
+            torch.accelerator.set_stream(stream)
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:
