@@ -75,12 +75,12 @@ def view_nodes(
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    remote = ray.remote(_view_of_node).options(num_cpus=0, max_retries=0)
+    remote = ray.remote(_view_of_node)
     names = variables_of(platform)
     refs = {
-        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(
-            platform_name, names
-        ): node_id
+        remote.options(
+            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
+        ).remote(platform_name, names): node_id
         for node_id in node_ids
     }
     done, late = ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s) if refs else ([], [])
