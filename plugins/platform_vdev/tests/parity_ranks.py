@@ -80,7 +80,7 @@ def _train(world: int, backend: str, config: dict[str, Any]) -> dict[str, Any]:
     return {
         "losses": losses,
         "norms": norms,
-        "weights": {name: tensor.tolist() for name, tensor in weights.items()},
+        "weights": {name: tensor.flatten().tolist() for name, tensor in weights.items()},
         "devices": sorted(placed),
         "engine": f"{cls.__module__}:{cls.__qualname__}",
         "platform": platform.device_name,
