@@ -21,7 +21,7 @@ from plugrl.plugins import load_plugins
 from plugrl_engine_fsdp.backends import DdpEngine, Fsdp1Engine, Fsdp2Engine
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.config.section import GradScalerConfig
-from plugrl_engine_fsdp.gradients import LocalGradients, global_norm
+from plugrl_engine_fsdp.gradients import LocalGradients, factor_to_norm, global_norm
 from plugrl_engine_fsdp.loss_scale import LossScale
 from plugrl_engine_fsdp.optim import OptimizerSettings, Schedule, build_optimizer
 from plugrl_engine_fsdp.precision import resolve_precision
@@ -164,6 +164,13 @@ def test_the_loss_scale_has_a_floor_and_says_when_it_stands_there(caplog: pytest
     assert scale.scale == 0.5, "as a checkpoint of a run without a floor may hold it"
     with pytest.raises(ValidationError, match="init_scale 0.5 is below min_scale 1"):
         GradScalerConfig(init_scale=0.5)
+
+
+def test_a_clip_of_zero_clips_nothing() -> None:
+    assert OptimizerSettings.from_config({"clip_grad": 0}).clip_grad == 0
+    assert factor_to_norm(10.0, 0.0, 0.25) == 0.25 and factor_to_norm(10.0, 5.0, 0.25) == pytest.approx(0.125)
+    with pytest.raises(ConfigError, match="clip_grad: -1 is no norm"):
+        OptimizerSettings.from_config({"clip_grad": -1})
 
 
 def test_the_norm_of_low_gradients_is_computed_in_fp32() -> None:

@@ -66,8 +66,11 @@ def _norms(tensors: list[torch.Tensor], dtype: torch.dtype | None) -> Sequence[t
 
 
 def factor_to_norm(norm: float, max_norm: float, unscale: float = 1.0) -> float:
-    """What gradients are multiplied by: ``unscale``, which makes their norm ``norm``, and the cut to ``max_norm``."""
-    return unscale * min(1.0, max_norm / (norm + 1e-6))
+    """What gradients are multiplied by: ``unscale``, which makes their norm ``norm``, and the cut to ``max_norm``.
+
+    A ``max_norm`` of 0 cuts nothing.
+    """
+    return unscale * min(1.0, max_norm / (norm + 1e-6)) if max_norm > 0 else unscale
 
 
 @torch.no_grad()

@@ -49,8 +49,8 @@ class OptimizerSettings:
         read = config.get if isinstance(config, Mapping) else lambda key: getattr(config, key, None)
         given = {item.name: read(item.name) for item in fields(cls)}
         settings = cls(**{key: value for key, value in given.items() if value is not None})
-        if not settings.clip_grad > 0:
-            raise ConfigError(f"optim.clip_grad: {settings.clip_grad} is not a positive norm")
+        if not settings.clip_grad >= 0:
+            raise ConfigError(f"optim.clip_grad: {settings.clip_grad} is no norm; 0 clips nothing")
         return settings
 
     @property

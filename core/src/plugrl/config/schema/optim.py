@@ -33,8 +33,8 @@ class OptimConfig(Section):
     weight_decay: float = Field(0.01, ge=0)
     """Decoupled weight decay."""
 
-    clip_grad: float = Field(1.0, gt=0)
-    """Largest norm of the whole gradient."""
+    clip_grad: float = Field(1.0, ge=0)
+    """Largest norm of the whole gradient; 0 leaves it as it is."""
 
     lr_warmup_steps: int = -1
     """Steps of linear warm-up from 0; -1 takes them from `lr_warmup_steps_ratio`."""
