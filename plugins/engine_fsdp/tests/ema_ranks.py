@@ -30,9 +30,9 @@ def fingerprint(tensors: dict[str, torch.Tensor]) -> list[float]:
     return [float(value) for tensor in picked for value in (tensor.sum(), tensor.square().sum(), tensor[-1])]
 
 
-def train(rank: int, world: int, strategy: str, folder: str) -> dict[str, Any]:
+def train(rank: int, world: int, strategy: str, config: dict[str, Any], folder: str) -> dict[str, Any]:
     """Train, validate, save, and go on in a fresh engine with and without the file of averages."""
-    engine = make_engine(strategy, {"ema": EMA})
+    engine = make_engine(strategy, {"ema": EMA, **config})
     with engine.train_mode(zero_grad_on_exit=False):
         for step in range(4):
             options = BatchOptions(window=2, window_index=step % 2)
@@ -46,7 +46,7 @@ def train(rank: int, world: int, strategy: str, folder: str) -> dict[str, Any]:
     engine.save_checkpoint(folder, global_step=4)
     gather_objects(None)
     average = load_file(Path(folder) / "pretrained_model_ema" / "model.safetensors")
-    fresh = make_engine(strategy, {"ema": EMA})
+    fresh = make_engine(strategy, {"ema": EMA, **config})
     fresh.load_checkpoint(folder)
     resumed = fingerprint({name: _whole(tensor) for name, tensor in fresh.ema.weights(_tensors(fresh)).items()})
     resumed_updates = fresh.ema.updates

@@ -112,3 +112,34 @@ def idle_unit_warnings(rank: int, world: int, backend: str) -> list[str]:
     finally:
         logging.getLogger("plugrl_engine_fsdp").removeHandler(handler)
     return [message for message in messages if "never ran" in message]
+
+
+def validation_in_a_window(rank: int, world: int, backend: str, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """A window of two batches without validation in between, with one, and with one that fails inside a unit."""
+    found = []
+    for kind in ("none", "sound", "failing"):
+        engine = make_engine(backend, config)
+        for index in range(2):
+            options = BatchOptions(window=2, window_index=index)
+            with engine.train_mode(zero_grad_on_exit=options.closes_window):
+                result = engine.train_batch(share_of(rank, world, index), bp.token_mean_loss, options)
+            if index == 0 and kind != "none":
+                _validate(engine, share_of(rank, world, 7), failing=kind == "failing")
+        found.append({"norm": float(result.metrics["grad_norm"]), "weights": weights_of(engine)})
+    return found
+
+
+def _validate(engine: Any, batch: dict[str, torch.Tensor], *, failing: bool) -> None:
+    def fail(*_: Any) -> None:
+        raise ArithmeticError("told to fail")
+
+    hook = engine.module.blocks[1].mlp.register_forward_hook(fail) if failing else None
+    try:
+        with engine.eval_mode():
+            engine.infer_batch(batch)
+    except ArithmeticError:
+        assert failing
+    else:
+        assert not failing
+    if hook is not None:
+        hook.remove()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ema_ranks
 import pytest
 import torch
+from parity import make_engine
 from pydantic import ValidationError
 
+from plugrl.platforms import use_platform
+from plugrl.platforms.cpu import CpuPlatform
 from plugrl.testing.ranks import RankPool
+from plugrl_engine_fsdp import residency
 from plugrl_engine_fsdp.config.ema import EmaConfig
 from plugrl_engine_fsdp.ema import Ema
 
@@ -51,20 +57,41 @@ def test_the_average_of_known_numbers() -> None:
     assert ema.weights({"weight": weight, "frozen": frozen})["frozen"] is frozen
 
 
+def test_averages_move_with_the_state_of_the_optimizer() -> None:
+    """They are as large as the weights, and only updates need them."""
+    with use_platform(CpuPlatform()):
+        engine = make_engine("ddp", {"ema": {"enable": True}})
+        engine.device = torch.device("meta")  # stands for a device that is not the host
+        residency.load(engine, model=False, optimizer=True)
+        assert {average.device.type for average in engine.ema.shadow.values()} == {"meta"}
+        assert {parameter.device.type for parameter in engine.module.parameters()} == {"cpu"}
+
+
 @pytest.fixture(scope="module")
 def alone(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What one process without sharding gives."""
     folder = tmp_path_factory.mktemp("alone")
-    answer: dict[str, object] = ranks.run(ema_ranks.train, "ddp", str(folder), world=1)[0]
+    answer: dict[str, object] = ranks.run(ema_ranks.train, "ddp", {}, str(folder), world=1)[0]
     return answer
 
 
-@pytest.mark.parametrize("strategy", ["fsdp2", "ddp", "fsdp"])
+LAYOUTS: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "fsdp2": (2, "fsdp2", {}),
+    "ddp": (2, "ddp", {}),
+    "fsdp": (2, "fsdp", {}),
+    "hsdp 2x2": (4, "fsdp2", {"parallelism": {"dp_replicate": 2, "dp_shard": 2}}),
+    "off-loaded": (2, "fsdp2", {"param_offload": True, "optimizer_offload": True}),
+    "on the host": (2, "fsdp2", {"cpu_offload": True}),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_averages_alike_and_goes_on(
-    ranks: RankPool, tmp_path: object, alone: dict[str, object], strategy: str
+    ranks: RankPool, tmp_path: object, alone: dict[str, object], layout: str
 ) -> None:
     """Four batches in windows of two and one skipped update: two updates count; the resumed average is the same."""
-    found = ranks.run(ema_ranks.train, strategy, str(tmp_path), world=2)
+    world, strategy, config = LAYOUTS[layout]
+    found = ranks.run(ema_ranks.train, strategy, config, str(tmp_path), world=world)
     assert found[0]["updates"] == alone["updates"] == 2
     assert found[0]["resumed_updates"] == 2 and found[0]["resumed"] == found[0]["average"]
     assert found[0]["restored"], "validation leaves the weights bit for bit as they were"

@@ -84,6 +84,21 @@ def test_the_same_batch_again_in_a_window_leaves_the_gradient_as_it_was(window: 
     assert float(result.metrics["grad_norm"]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "layout", ["ddp4", "hsdp 2x2", "fsdp2", "fsdp2 offloaded", "fsdp1 full_shard", "fsdp1 shard_grad_op",
+               "fsdp1 no_shard", "fsdp1 hybrid_shard 2x2", "fsdp1 flat"],
+)  # fmt: skip
+def test_validation_between_batches_of_a_window_costs_no_gradient_even_where_it_fails(
+    ranks: RankPool, layout: str
+) -> None:
+    world, backend, config = LAYOUTS.get(layout, (2, "fsdp", {"use_orig_params": False}))
+    for plain, *others in ranks.run(parity.validation_in_a_window, backend, config, world=world):
+        for other in others:
+            assert other["norm"] == plain["norm"]
+            for name, tensor in plain["weights"].items():
+                assert torch.equal(other["weights"][name], tensor), name
+
+
 def test_a_window_is_one_update_on_the_mean_of_its_batches(one_process: dict[str, Any]) -> None:
     with use_platform(CpuPlatform()):
         without = parity.train(0, 1, "ddp", {}, steps=STEPS, window=1)

@@ -80,7 +80,7 @@ def agree_on_batch(data: Batch, options: BatchOptions, device: torch.device) -> 
 
 
 def replicate_from_first_rank(module: torch.nn.Module) -> None:
-    """Copy rank 0's parameters and buffers to all ranks, so that shards belong to one model."""
+    """Copy rank 0's parameters and buffers to all ranks, so that all train one model. Collective."""
     if world_size() == 1:
         return
     for tensor in (*module.parameters(), *module.buffers()):

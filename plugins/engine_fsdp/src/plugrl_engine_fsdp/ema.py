@@ -41,6 +41,10 @@ class Ema:
         if averages:
             torch._foreach_lerp_(averages, current, 1.0 - self.config.decay_at(self.updates))
 
+    def to(self, device: torch.device) -> None:
+        """Move the averages; where the parameters lie does not matter to them."""
+        self.shadow = {name: average.to(device) for name, average in self.shadow.items()}
+
     def weights(self, tensors: Tensors) -> dict[str, torch.Tensor]:
         """All of ``tensors`` with the averages in place of what is averaged."""
         return {name: self.shadow.get(name, tensor) for name, tensor in tensors.items()}

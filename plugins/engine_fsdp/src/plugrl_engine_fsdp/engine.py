@@ -5,11 +5,9 @@ That is the layout's: how the policy is wrapped, what is called in training, whe
 
 from __future__ import annotations
 
-import logging
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,25 +15,21 @@ import torch
 import torch.distributed as dist
 from pydantic import BaseModel
 
-from plugrl.engines.base import BaseEngine, Batch, BatchOptions, BatchResult, LossContext, LossFunction
-from plugrl.engines.batching import split_micro_batches
+from plugrl.engines.base import BaseEngine, Batch, BatchOptions, BatchResult, LossFunction
 from plugrl.engines.topology import Topology
 from plugrl.engines.wrap_plan import WrapPlanTable
 from plugrl.errors import ConfigError
 from plugrl.metric import Metric
-from plugrl.models import get_model
 from plugrl.platforms import get_platform
-from plugrl_engine_fsdp import checkpoint, export, requirements
+from plugrl_engine_fsdp import checkpoint, export, requirements, residency
+from plugrl_engine_fsdp.building import build_policy, hand_out_weights
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.config.mixed_precision import backend_problems
 from plugrl_engine_fsdp.config.problems import WrapConfigError
-from plugrl_engine_fsdp.distributed import agree_on_batch, rank, replicate_from_first_rank, world_size
+from plugrl_engine_fsdp.distributed import rank, world_size
 from plugrl_engine_fsdp.ema import Ema
-from plugrl_engine_fsdp.fp32_master import FP32MasterAdamW
-from plugrl_engine_fsdp.gradients import factor_to_norm
 from plugrl_engine_fsdp.layouts import Layout, LayoutContext, choose_layout
 from plugrl_engine_fsdp.loss_scale import LossScale
-from plugrl_engine_fsdp.memory import move_optimizer_state
 from plugrl_engine_fsdp.optim import (
     OptimizerSettings,
     Schedule,
@@ -43,11 +37,10 @@ from plugrl_engine_fsdp.optim import (
     check_fp32_masters,
     parameter_groups,
 )
-from plugrl_engine_fsdp.precision import adapter_precision, resolve_precision
-from plugrl_engine_fsdp.walk import Walk, zero_loss
+from plugrl_engine_fsdp.passes import run_batch
+from plugrl_engine_fsdp.precision import resolve_precision
+from plugrl_engine_fsdp.update import apply_update
 from plugrl_engine_fsdp.wrapping.report import planned_table
-
-_log = logging.getLogger(__name__)
 
 
 class DataParallelEngine(BaseEngine):
@@ -112,7 +105,7 @@ class DataParallelEngine(BaseEngine):
 
     # ----------------------------------------------------------------- construction
     def initialize(self) -> None:
-        """Build the policy on every rank, make all ranks equal to rank 0, spread it, then build the optimizer."""
+        """Build the policy, spread it with the weights of rank 0, then build the optimizer."""
         WrapConfigError.raise_if(backend_problems(self.config, self.strategy))
         platform = get_platform()
         self.device = _device_of(platform)
@@ -122,8 +115,16 @@ class DataParallelEngine(BaseEngine):
         problem = checkpoint.format_problem(self.checkpoint_config, topology) if self.trainable else None
         if problem is not None:
             raise ConfigError(problem)
-        policy: Any = self._build_policy()
-        self._policy = policy
+        layout = self.layout_class(self.config, topology, self.trainable)
+        built = build_policy(
+            self.model_config,
+            self.precision,
+            trainable=self.trainable,
+            device=self.device,
+            from_host=layout.spreads_from_host,
+        )
+        policy: Any = built.policy
+        self._policy, self.precision = policy, built.precision
         context = LayoutContext(
             config=self.config,
             topology=topology,
@@ -131,9 +132,10 @@ class DataParallelEngine(BaseEngine):
             device=self.device,
             trainable=self.trainable,
         )
-        self.layout = self.layout_class(self.config, topology, self.trainable)(context)
+        self.layout = layout(context)
         critic = policy.critic_parameters() if self.trainable else ()
         self.layout.spread(policy)
+        hand_out_weights(built, device=self.device, shards_rest_on=self.layout.shards_rest_on)
         if self.settings is not None:
             check_fp32_masters(self.settings, self.layout)
             if not self.settings.use_fp32_master_params:
@@ -144,21 +146,7 @@ class DataParallelEngine(BaseEngine):
             if self.config.ema.enable:
                 trained = [name for _, name, _ in self.layout.optimizer_parameters(policy, self.optimizer)]
                 self.ema = Ema(self.config.ema, checkpoint.weights(self), trained)
-        self._offload(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
-
-    def _build_policy(self) -> torch.nn.Module:
-        """The policy on this rank's device, equal on all ranks, before it is spread."""
-        policy = get_model(self.model_config, torch_dtype=self.precision.weights)
-        policy.to(self.device)
-        if not self.trainable:
-            policy.requires_grad_(False)
-        elif _read(self.model_config, "enable_gradient_checkpointing"):
-            _enable_gradient_checkpointing(policy)
-        if self.trainable and policy.adapter_config() is not None:
-            self.precision = adapter_precision(policy, self.precision)
-        policy.train(self.trainable)
-        replicate_from_first_rank(policy)
-        return policy
+        residency.offload(self, model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
 
     @property
     def module(self) -> torch.nn.Module:
@@ -178,41 +166,18 @@ class DataParallelEngine(BaseEngine):
         """``fsdp_config.optimizer_offload``."""
         return self.config.optimizer_offload
 
-    @contextmanager
-    def train_mode(self, disable_auto_offload: bool = False, zero_grad_on_exit: bool = True) -> Iterator[None]:
+    def train_mode(
+        self, disable_auto_offload: bool = False, zero_grad_on_exit: bool = True
+    ) -> AbstractContextManager[None]:
         """Load what is off-loaded, train inside, off-load again; gradients are dropped on exit or after an error."""
-        auto = not disable_auto_offload
-        if auto:
-            self._load(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
-        self.module.train()
-        failed = True
-        try:
-            yield
-            failed = False
-        finally:
-            if failed:
-                self.layout.recover()
-            if failed or zero_grad_on_exit:
-                self.optimizer_zero_grad()
-            if auto:
-                self._offload(model=self.is_param_offload_enabled, optimizer=self.is_optimizer_offload_enabled)
+        return residency.training(self, auto_offload=not disable_auto_offload, zero_grad_on_exit=zero_grad_on_exit)
 
-    @contextmanager
-    def eval_mode(self, disable_auto_offload: bool = False) -> Iterator[None]:
-        """Load off-loaded parameters, evaluate inside, off-load again; the optimizer state stays where it is."""
-        auto = not disable_auto_offload
-        if auto:
-            self._load(model=self.is_param_offload_enabled, optimizer=False)
-        self.module.eval()
-        failed = True
-        try:
-            yield
-            failed = False
-        finally:
-            if failed:
-                self.layout.recover()
-            if auto:
-                self._offload(model=self.is_param_offload_enabled, optimizer=False)
+    def eval_mode(self, disable_auto_offload: bool = False) -> AbstractContextManager[None]:
+        """Load off-loaded parameters, evaluate inside, off-load again.
+
+        The optimizer state stays where it is, and so do the gradients of an accumulation window that is open.
+        """
+        return residency.evaluation(self, auto_offload=not disable_auto_offload)
 
     def to(self, device: str, model: bool = True, optimizer: bool = True, grad: bool = True) -> None:
         """Move the named parts to ``"cpu"`` or to the platform's device.
@@ -221,25 +186,7 @@ class DataParallelEngine(BaseEngine):
         False. ValueError for ``grad`` without ``model`` when there are gradients to move.
         """
         target = torch.device("cpu") if torch.device(device).type == "cpu" else self.device
-        if model:
-            if not grad:
-                self.optimizer_zero_grad()
-            self.layout.rest()
-            self.module.to(target)
-            self.layout.moved()
-        elif grad and not optimizer:
-            raise ValueError("gradients move with their parameters: grad=True needs model=True")
-        if optimizer and self.optimizer is not None:
-            move_optimizer_state(self.optimizer, target)
-
-    def _load(self, *, model: bool, optimizer: bool) -> None:
-        if model or optimizer:
-            self.to(self.device.type, model=model, optimizer=optimizer, grad=model)
-
-    def _offload(self, *, model: bool, optimizer: bool) -> None:
-        if model or optimizer:
-            self.to("cpu", model=model, optimizer=optimizer, grad=model)
-            get_platform().empty_cache()
+        residency.move(self, target, model=model, optimizer=optimizer, grad=grad)
 
     # ----------------------------------------------------------------- training
     def forward_backward_batch(
@@ -256,44 +203,7 @@ class DataParallelEngine(BaseEngine):
         options = options or BatchOptions()
         if not forward_only and (loss_function is None or not self.trainable):
             raise ValueError("a backward pass needs a loss function and an engine with an optimizer")
-        agreed = agree_on_batch(data, options, self.device)
-        micro_batches = split_micro_batches(data, options, count=agreed.micro_batches)
-        walk = Walk()
-        for index, micro in enumerate(micro_batches):
-            inputs = {name: tensor.to(self.device, non_blocking=True) for name, tensor in micro.data.items()}
-            if forward_only:
-                with torch.no_grad():
-                    outputs = self._forward(inputs, options, training=False)
-                    loss, metrics = self._loss(loss_function, outputs, inputs, agreed.context, micro.is_dummy)
-                walk.add(micro, outputs, loss, metrics)
-            else:
-                last = index == len(micro_batches) - 1 and options.closes_window
-                with self.layout.gradient_sync(last=last):
-                    outputs = self._forward(inputs, options, training=True)
-                    loss, metrics = self._loss(loss_function, outputs, inputs, agreed.context, micro.is_dummy)
-                    (loss * (self.loss_factor / options.window)).backward()
-                walk.add(micro, None, loss, metrics)
-        if forward_only:
-            self.layout.rest()
-        return walk.result()
-
-    def _forward(self, inputs: Mapping[str, torch.Tensor], options: BatchOptions, *, training: bool) -> dict[str, Any]:
-        with self.layout.compute_context():
-            return self.layout.callable_module(training)(
-                forward_type=options.forward_type, forward_inputs=inputs, **options.forward_kwargs
-            )
-
-    def _loss(
-        self,
-        loss_function: LossFunction | None,
-        outputs: Mapping[str, torch.Tensor],
-        inputs: Batch,
-        context: LossContext,
-        dummy: bool,
-    ) -> tuple[torch.Tensor | None, dict[str, Metric]]:
-        if dummy:
-            return zero_loss(outputs), {}
-        return (None, {}) if loss_function is None else loss_function(outputs, inputs, context)
+        return run_batch(self, data, loss_function, options, forward_only=forward_only)
 
     def train_batch(
         self,
@@ -318,27 +228,7 @@ class DataParallelEngine(BaseEngine):
     def optimizer_step(self) -> float:
         """Clip over the whole mesh and step; a norm that is not finite skips the step, counts it and is returned."""
         optimizer, settings = self._optimizer()
-        parameters = list(self.module.parameters())
-        norm = self.layout.gradient_norm(parameters) / self.loss_factor
-        finite = math.isfinite(norm)
-        if finite:
-            unscale = 1.0 / self.loss_factor
-            if isinstance(optimizer, FP32MasterAdamW):
-                # Gradients that were kept in fp16 would lose to zero, when unscaled in place, what the scale has saved.
-                optimizer.gradient_factor = factor_to_norm(norm, settings.clip_grad, unscale)
-            else:
-                self.layout.scale_gradients(parameters, norm, settings.clip_grad, unscale)
-            optimizer.step()
-            self.updates += 1
-            if self.ema is not None:
-                self.ema.update(checkpoint.weights(self))
-        else:
-            self.skipped_steps += 1
-            _log.warning("the gradient norm is %s: step skipped (%d so far)", norm, self.skipped_steps)
-            self.optimizer_zero_grad()
-        if self.scaler is not None:
-            self.scaler.update(finite)
-        return norm
+        return apply_update(self, optimizer, settings.clip_grad)
 
     @property
     def loss_factor(self) -> float:
@@ -434,10 +324,3 @@ def _device_of(platform: Any) -> torch.device:
 
 def _read(config: Any, key: str) -> Any:
     return config.get(key) if isinstance(config, Mapping) else getattr(config, key, None)
-
-
-def _enable_gradient_checkpointing(policy: torch.nn.Module) -> None:
-    """Ask the policy; one without the method read the key when it was built."""
-    enable = getattr(policy, "gradient_checkpointing_enable", None)
-    if callable(enable):
-        enable()

@@ -104,8 +104,13 @@ def _load_optimizer(engine: DataParallelEngine, training: Path) -> list[str]:
         }  # fmt: skip
     # A parameter that never had a gradient has no state; it must not get any.
     engine.layout.load_optimizer_state(engine.module, optimizer, state)
-    move_optimizer_state(optimizer, torch.device("cpu") if engine.is_optimizer_offload_enabled else engine.device)
+    move_optimizer_state(optimizer, _state_device(engine))
     return changed
+
+
+def _state_device(engine: DataParallelEngine) -> torch.device:
+    """Where between phases lies what updates alone need."""
+    return torch.device("cpu") if engine.is_optimizer_offload_enabled else engine.device
 
 
 def _parameters(engine: DataParallelEngine) -> Iterable[tuple[str, torch.Tensor, Mapping[str, Any]]]:
@@ -170,6 +175,7 @@ def _load_ema(engine: DataParallelEngine, ema: Ema, path: Path) -> None:
         if rank() == 0:
             _log.warning("resume: the checkpoint has no %s: the average of the weights starts anew", path.name)
         ema.restart(weights(engine))
+        ema.to(_state_device(engine))
         return
     with SafetensorsSource([path]) as source:
         stored = {name: spec for name, spec in source.specs.items() if name != EMA_UPDATES}

@@ -45,10 +45,18 @@ class Layout(ABC):
     has_units: ClassVar[bool] = False
     """Whether the policy is cut into units that a wrap plan decides."""
 
+    spreads_from_host: ClassVar[bool] = False
+    """Whether the policy is taken from the host or without weights, so that no device ever holds the whole."""
+
     def __init__(self, context: LayoutContext) -> None:
         self.context = context
         self.config = context.config
         self.watch = UnitWatch(())
+
+    @property
+    def shards_rest_on(self) -> torch.device:
+        """Where the sharded parameters lie between two uses."""
+        return self.context.device
 
     # ----------------------------------------------------------------- forward and backward
     @abstractmethod
@@ -71,8 +79,11 @@ class Layout(ABC):
         """Bring parameters into the state in which they are read, written and moved."""
         return None
 
-    def recover(self) -> None:
-        """Forget what an exception left behind in the middle of a step."""
+    def recover(self, *, keep_gradients: bool = False) -> None:
+        """Forget what an exception left behind in the middle of a step or, with ``keep_gradients``, of a validation.
+
+        The latter may lie between the micro-batches of an accumulation window, whose gradients are still wanted.
+        """
         return None
 
     def moved(self) -> None:

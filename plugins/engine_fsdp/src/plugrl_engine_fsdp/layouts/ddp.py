@@ -40,9 +40,10 @@ class DdpLayout(Layout):
         """Gradients are reduced in the backward of the last micro-batch alone."""
         return nullcontext() if last else self._wrapper.no_sync()
 
-    def recover(self) -> None:
+    def recover(self, *, keep_gradients: bool = False) -> None:
         """Rebuild the wrapper: after a step that was cut short it still waits for the missing gradients."""
-        self.spread(self._policy)
+        if not keep_gradients:  # validation calls the policy itself
+            self.spread(self._policy)
 
     def moved(self) -> None:
         """Rebuild the wrapper: its hooks hang on the gradient accumulators of the old device."""

@@ -126,9 +126,9 @@ class Fsdp1Layout(Layout):
         """Free every gathered parameter, so that what is read, written or moved is this rank's piece."""
         fsdp1_state.reshard(self._root)
 
-    def recover(self) -> None:
-        """Forget the step that an exception cut short, and its gradients."""
-        fsdp1_state.reset(self._root)
+    def recover(self, *, keep_gradients: bool = False) -> None:
+        """Forget the step that an exception cut short and, unless they are to be kept, all gradients."""
+        fsdp1_state.reset(self._root, keep_gradients=keep_gradients)
 
     # ----------------------------------------------------------------- gradients
     @property

@@ -181,8 +181,8 @@ def reshard(root: FSDP) -> None:
             _reshard(module, handle, True)
 
 
-def reset(root: FSDP) -> None:
-    """Bring every unit back to where a step begins, without gradients and without a collective.
+def reset(root: FSDP, *, keep_gradients: bool) -> None:
+    """Bring every unit back to where a micro-batch begins, without a collective; gradients are dropped or kept.
 
     torch has nothing for this: its hooks run to their end or not at all.
     """
@@ -202,13 +202,15 @@ def reset(root: FSDP) -> None:
         if hasattr(flat, "_post_backward_hook_handle"):
             flat._post_backward_hook_handle.remove()
             del flat._post_backward_hook_handle
-        if hasattr(flat, "_saved_grad_shard"):
+        if hasattr(flat, "_saved_grad_shard") and not keep_gradients:
             del flat._saved_grad_shard
         flat._post_backward_called = False  # type: ignore[attr-defined]
         _reshard(module, handle, handle.uses_sharded_strategy)
-        flat.grad = None
-    for parameter in root.parameters():
-        parameter.grad = None
+        if not keep_gradients:
+            flat.grad = None
+    if not keep_gradients:
+        for parameter in root.parameters():
+            parameter.grad = None
     if root._exec_order_data is not None:
         root._exec_order_data.next_iter()
     root._post_backward_callback_queued = False  # type: ignore[assignment]

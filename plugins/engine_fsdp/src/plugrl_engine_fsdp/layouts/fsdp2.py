@@ -11,8 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from plugrl.engines.topology import Topology
+from plugrl.models.moving import replace_tensor
 from plugrl_engine_fsdp.ignored import IgnoredParameters
 from plugrl_engine_fsdp.layouts.base import Layout
 from plugrl_engine_fsdp.precision import DTYPES, unit_precision
@@ -28,7 +30,13 @@ class Fsdp2Layout(Layout):
 
     name = "fsdp2"
     has_units = True
+    spreads_from_host = True
     _policy: torch.nn.Module
+
+    @property
+    def shards_rest_on(self) -> torch.device:
+        """The host under ``cpu_offload``."""
+        return torch.device("cpu") if self.config.cpu_offload else self.context.device
 
     def spread(self, policy: torch.nn.Module) -> None:
         """Shard ``policy`` in place, its units first, then the rest as the root unit."""
@@ -44,10 +52,19 @@ class Fsdp2Layout(Layout):
         inner, outer = self._policies()
         for unit, module in plan.modules(policy):
             own = inner if unit.policy is None else self._named_policy(plan, unit)
+            self._take_to_device(module)
             fully_shard(module, reshard_after_forward=self.config.reshard_after_forward, mp_policy=own, **options)
+        self._take_to_device(policy)
         # The root is needed again as soon as backward starts: freeing it in between would only cost a second gather.
         fully_shard(policy, reshard_after_forward=False, mp_policy=outer, **options)
         self.watch = UnitWatch((unit.path, module) for unit, module in plan.modules(policy))
+
+    def _take_to_device(self, module: torch.nn.Module) -> None:
+        """Move what ``module`` still has on the host, as ``fully_shard`` would in a way that not all devices take."""
+        device = self.context.device
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.device.type not in (device.type, "meta") and not isinstance(tensor, DTensor):
+                replace_tensor(tensor, tensor.detach().to(device))
 
     def _policies(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:
         """Dtypes of the units and of the root, whose outputs losses take in fp32."""
@@ -126,10 +143,12 @@ class Fsdp2Layout(Layout):
             if isinstance(module, FSDPModule):
                 module.reshard()
 
-    def recover(self) -> None:
-        """Drop gathered parameters and gradients that were not reduced when an exception cut a step short."""
+    def recover(self, *, keep_gradients: bool = False) -> None:
+        """Drop gathered parameters and, unless they are to be kept, gradients that were not reduced yet."""
         assert isinstance(self._policy, FSDPModule)
         self._policy.reset_iter_state()
+        if keep_gradients:
+            return
         for module in self._policy.modules():
             if isinstance(module, FSDPModule):
                 _drop_accumulated(module)
