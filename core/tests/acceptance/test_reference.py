@@ -11,9 +11,10 @@ import pytest
 import yaml
 
 from plugrl.acceptance.baselines import find_baseline, find_reference, names
-from plugrl.acceptance.record import deciding, read_record
+from plugrl.acceptance.record import RunRecord, deciding, read_record
 from plugrl.acceptance.reference import load_reference, make_reference, save_reference
-from plugrl.acceptance.run import assess, thresholds_from
+from plugrl.acceptance.rules import Thresholds
+from plugrl.acceptance.run import assess, own_failures, thresholds_from
 from plugrl.errors import DataError, UserError
 
 from .conftest import learning
@@ -136,6 +137,16 @@ def test_the_quickstart_baseline_is_the_quickstart() -> None:
     assert baseline["actor"]["optim"].pop("total_training_steps") == example["trainer"]["total_training_steps"]
     assert deciding(baseline) == deciding(example)
     assert baseline["cluster"] == example["cluster"]
+
+
+def test_the_reference_of_the_quickstart_is_of_its_baseline_and_its_seeds_accept_each_other() -> None:
+    reference, where = find_reference("quickstart", None)
+    assert reference.baseline == "quickstart" and reference.platform == "cpu" and "comes with plugrl" in where
+    assert len(reference.seeds) >= 3 and len(reference.rewards) == Thresholds().horizon
+    given = deciding(yaml.safe_load((BASELINES / "quickstart.yaml").read_text()))
+    assert {key: reference.configuration[key] for key in given} == given
+    runs = [RunRecord(Path("run"), curve.rewards, len(curve.rewards)) for curve in reference.curves]
+    assert own_failures(reference, runs, thresholds_from((), reference.thresholds)) == []
 
 
 def test_the_gsm8k_baseline_is_the_example() -> None:
