@@ -52,7 +52,9 @@ def _child(pipe: Connection, function: str, args: tuple[Any, ...], variables: di
         del os.environ[name]
     os.environ.update(variables)
     import on_device
+    import torch
 
+    torch.set_num_threads(1)  # threads that wait for each other are what makes tiny tensors slow on a busy machine
     try:
         pipe.send((True, getattr(on_device, function)(*args)))
     except BaseException as error:
