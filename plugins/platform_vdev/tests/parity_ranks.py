@@ -65,7 +65,7 @@ def _train(world: int, backend: str, config: dict[str, Any]) -> dict[str, Any]:
     engine.initialize()
     placed = {str(parameter.device) for parameter in engine.module.parameters()}
     losses, norms = [], []
-    # One attention kernel everywhere: in bf16 two kernels differ by more than two devices do.
+    # One attention kernel everywhere, as far as a device has the choice.
     with engine.train_mode(), sdpa_kernel(SDPBackend.MATH):
         for step in range(STEPS):
             rows = bp.make_rows(ROWS, seed=step)
