@@ -137,7 +137,8 @@ def test_check_passes_a_good_plugin_and_exits_with_0(plugrl):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("list", "--json"), ("explain", "platform", "--json"), ("check", "noisy", "--level", "L0", "--json", "-")]
+    "arguments",
+    [("list", "--json"), ("explain", "platform", "--json"), ("check", "noisy", "--level", "L0", "--json", "-")],
 )
 def test_only_the_answer_is_on_standard_output_whatever_a_plugin_prints(plugrl, arguments):
     done = plugrl("plugins", *arguments, PLUGRL_PLUGINS="noisy", NOISY="1")
