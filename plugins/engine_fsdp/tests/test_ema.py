@@ -81,7 +81,6 @@ LAYOUTS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "fsdp": (2, "fsdp", {}),
     "hsdp 2x2": (4, "fsdp2", {"parallelism": {"dp_replicate": 2, "dp_shard": 2}}),
     "off-loaded": (2, "fsdp2", {"param_offload": True, "optimizer_offload": True}),
-    "on the host": (2, "fsdp2", {"cpu_offload": True}),
 }
 
 

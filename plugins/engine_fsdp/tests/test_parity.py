@@ -85,9 +85,8 @@ def test_the_same_batch_again_in_a_window_leaves_the_gradient_as_it_was(window: 
 
 
 @pytest.mark.parametrize(
-    "layout", ["ddp4", "hsdp 2x2", "fsdp2", "fsdp2 offloaded", "fsdp1 full_shard", "fsdp1 shard_grad_op",
-               "fsdp1 no_shard", "fsdp1 hybrid_shard 2x2", "fsdp1 flat"],
-)  # fmt: skip
+    "layout", ["hsdp 2x2", "fsdp2 offloaded", "fsdp1 full_shard", "fsdp1 no_shard", "fsdp1 flat"]
+)
 def test_validation_between_batches_of_a_window_costs_no_gradient_even_where_it_fails(
     ranks: RankPool, layout: str
 ) -> None:
