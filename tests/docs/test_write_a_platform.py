@@ -91,6 +91,7 @@ def newcomer(docs: Any, tmp_path: Path) -> Newcomer:
     return someone
 
 
+@pytest.mark.slow
 def test_the_package_is_made_installed_listed_and_passes_without_a_device(newcomer: Newcomer) -> None:
     made = newcomer.follow("1. Make the package")
     assert "platform_acme is made" in made and "plugrl plugins check platform_acme --level L0" in made

@@ -58,6 +58,7 @@ def test_cpu_passes_and_its_run_makes_a_reference(cli: Any) -> None:
     assert json.loads(own.read_text())["curves"][0]["rewards"] == pytest.approx(found["rewards"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_fake_accelerator_passes(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERL_PLATFORM", "vdev")
     monkeypatch.setenv("VDEV_DEVICES", "3")
@@ -68,6 +69,7 @@ def test_the_fake_accelerator_passes(cli: Any, monkeypatch: pytest.MonkeyPatch) 
     assert next(rule["measured"] for rule in found["rules"] if rule["name"] == "distance") < 0.01
 
 
+@pytest.mark.slow
 def test_a_wrong_reduction_fails(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VDEV_DEVICES", "3")
     monkeypatch.setenv("VDEV_FAULT", "bad_reduce")

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 pytest.importorskip("peft")
 
 
+@pytest.mark.slow
 def test_an_adapter_learns_against_its_own_base_and_alone_is_saved(cli: Any) -> None:
     lora = {"rank": 4, "alpha": 32}
     path = cli.write(

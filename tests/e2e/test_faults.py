@@ -75,7 +75,7 @@ def test_a_killed_worker_ends_the_run_and_resume_goes_on_exactly(finished: Path,
             assert found[step][key] == expected[step][key], (step, key)
 
 
-@pytest.mark.parametrize("part", ["missing", "altered"])
+@pytest.mark.parametrize("part", [pytest.param("missing", marks=pytest.mark.slow), "altered"])
 def test_a_damaged_checkpoint_is_refused_before_anything_starts(
     finished: Path, cli: Any, part: str, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ for name in WATCHED:
 '''
 
 
+@pytest.mark.slow
 def test_a_run_calls_every_member_that_it_can(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Actor and rollout share a device; the estimator is one that asks the actor for more than log-probabilities."""
     calls = Path(cli.folder / "calls.txt")

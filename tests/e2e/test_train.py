@@ -114,6 +114,7 @@ def test_ppo_trains_a_critic_beside_the_policy(cli: Any) -> None:
     assert (cli.folder / "ppo" / "checkpoints" / "000003" / "critic" / "pretrained_model").is_dir()
 
 
+@pytest.mark.slow
 def test_kl_with_a_reference_starts_at_zero_and_grows_and_long_responses_cost(cli: Any) -> None:
     path = cli.write(
         "kl",
