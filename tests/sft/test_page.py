@@ -36,6 +36,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_both_launchers_train_alike(tmp_path: Path) -> None:
     by_ray, by_torchrun = tmp_path / "ray", tmp_path / "torchrun"
     done = run([*command("plugrl sft examples"), *SHORT, f"output_dir={by_ray}"])

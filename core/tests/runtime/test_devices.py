@@ -76,7 +76,7 @@ def test_missing_devices_are_explained_by_node(cluster: dict[str, Any]) -> None:
     text = cluster["missing"]
     assert text.startswith("DeviceError: 6 BOARD are wanted, Ray has 3 in all and ")
     first, second = text.splitlines()[2:4]
-    assert "first (127.0.0.1)  BOARD" in first and "BOARD_VISIBLE_DEVICES=2, 5" in first
+    assert first.startswith("first (127.0.0.1) ") and "BOARD_VISIBLE_DEVICES=2, 5" in first
     assert "second (127.0.0.1)  BOARD" in second and "BOARD_VISIBLE_DEVICES unset" in second
     assert "held by this run's first, second" in first
 
