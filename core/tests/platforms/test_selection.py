@@ -78,6 +78,16 @@ def test_highest_priority_wins_and_a_tie_below_is_fine(make_platform: Make) -> N
     assert select().platform_name == "c"
 
 
+def test_many_unusable_platforms_are_one_short_line(make_platform: Make, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("torch")  # which the cpu platform is made of
+    for name in ("a", "b", "c"):
+        register(make_platform, name, usable=False)
+    get_platform()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "3 accelerators" in line and "(a, b, c)" in line and "plugrl plugins explain platform" in line
+    assert "no device visible" in current_selection().why
+
+
 def test_priority_below_zero_is_chosen_by_name_alone(
     make_platform: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,6 +20,9 @@ from plugrl.plugins import hooks
 from plugrl.plugins.guard import is_loading, loading_plugin
 
 FALLBACK = "cpu"
+_TOLD_IN_FULL = 2
+"""Unusable platforms whose reasons stand in the one line that says why it is cpu; of more only the names do."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -208,7 +211,8 @@ def _announce(selection: Selection, allow_unavailable: bool) -> None:
         unusable = [record for record in selection.probes if record.platform != FALLBACK]
         if environment.strict and unusable:
             raise PlatformUnavailable(f"PLUGRL_STRICT is set and the only choice is cpu: {selection.why}.")
-        logger.warning("Running on cpu: %s.", selection.why)
+        told = selection.why if len(unusable) <= _TOLD_IN_FULL else _names_alone(unusable)
+        logger.warning("Running on cpu: %s.", told)
         return
     # Workers are told by argument what the driver chose: once is enough.
     if selection.source == "argument" and environment.platform and environment.fingerprint is None:
@@ -225,6 +229,14 @@ def _announce(selection: Selection, allow_unavailable: bool) -> None:
     if not allow_unavailable:
         raise PlatformUnavailable(f"{text} Run `plugrl plugins doctor` for the details.")
     logger.warning("%s Going on, because %s.", text, selection.why)
+
+
+def _names_alone(unusable: list[ProbeRecord]) -> str:
+    names = ", ".join(record.platform for record in unusable)
+    return (
+        f"none of the {len(unusable)} accelerators that are installed can be used here ({names}); "
+        "`plugrl plugins explain platform` says why"
+    )
 
 
 def _name_of(platform: PlatformBase) -> str:
