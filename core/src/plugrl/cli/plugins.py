@@ -140,6 +140,6 @@ def _explain_platform(name: str | None, *, as_json: bool) -> None:
         console.print_json(selection.to_dict())
         return
     for record in selection.probes:
-        state = "available" if record.available else "not usable"
-        console.say(f"{record.platform} (priority {record.priority}): {state} {record.reason}".rstrip())
+        state = "available," if record.available else "not usable:"
+        console.say(f"{record.platform} (priority {record.priority}): {state} {record.reason}".rstrip(" ,:"))
     console.say(f"-> {selection.platform_name}: {selection.why}")

@@ -125,8 +125,8 @@ def _show_process(data: dict[str, Any]) -> None:
         console.warn(f"nothing reads {name}" + (f"; did you mean {like}?" if like else ""))
     console.heading("Platform")
     for probe in data["platform"]["probes"]:
-        state = "available" if probe["available"] else "not usable"
-        console.say(f"{probe['platform']} (priority {probe['priority']}): {state} {probe['reason']}".rstrip())
+        state = "available," if probe["available"] else "not usable:"
+        console.say(f"{probe['platform']} (priority {probe['priority']}): {state} {probe['reason']}".rstrip(" ,:"))
     console.say(f"-> {data['platform']['platform_name']}: {data['platform']['why']}")
     console.say(*(f"   {question}: {answer}" for question, answer in data["platform"]["facts"].items()))
     for row in data["extensions"]:
