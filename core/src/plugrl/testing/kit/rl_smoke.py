@@ -67,10 +67,11 @@ def resumed_run(kit: Context) -> Course:
 
 
 def end_session(kit: Context) -> None:
-    """End the Ray session of the runs."""
+    """End the Ray session of the runs. Raises CheckSkipped when no run has begun one."""
     session = kit.cache.pop("session", None)
-    if session is not None:
-        session.shutdown(graceful=True)
+    if session is None:
+        raise CheckSkipped("no run has begun")
+    session.shutdown(graceful=True)
 
 
 # --------------------------------------------------------------------- configuration
