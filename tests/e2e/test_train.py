@@ -71,7 +71,8 @@ def test_eval_measures_a_checkpoint_as_the_run_did(finished: Path, cli: Any) -> 
     assert "validating 16/16" in done.stdout
 
 
-@pytest.mark.parametrize("ranks", ["0", pytest.param("0-2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", ["0", "0-2"])
+@pytest.mark.slow
 def test_the_numbers_do_not_depend_on_the_number_of_ranks(finished: Path, cli: Any, ranks: str) -> None:
     """The same steps on one rank without sharding, and on three: equal to the two of FSDP2."""
     strategy = "ddp" if ranks == "0" else "fsdp2"

@@ -138,6 +138,7 @@ def wrong_module(name: str, platform: str, level: str, only: tuple[str, ...]) ->
     return run_conformance(target, (level,), only=only, env={"RLINF_EXT_MODULE": name, "PYTHONPATH": path})
 
 
+@pytest.mark.slow
 def test_ray_runs_on_the_device_for_tests(run: Run) -> None:
     report = run("L4")
     assert report.passed and report.counts == {"supported": 11}, report.results
