@@ -31,7 +31,13 @@ CASES: dict[str, tuple[list[str], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = {"unknown reward module", "missing logger package", "resume from nowhere", "batch that does not divide"}
+"""Cases for which the command imports everything first, where others of the kind are run by default."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES]
+)
 def test_one_message_and_exit_code_1(cli: Any, case: str) -> None:
     overrides, expected = CASES[case]
     done = cli.run("train", str(cli.write("bad")), *overrides)
@@ -45,7 +51,7 @@ def test_one_message_and_exit_code_1(cli: Any, case: str) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        "missing data file",
+        pytest.param("missing data file", marks=pytest.mark.slow),
         pytest.param("missing logger package", marks=pytest.mark.slow),
         pytest.param("device that is not there", marks=pytest.mark.slow),
     ],

@@ -98,6 +98,7 @@ def test_the_numbers_do_not_depend_on_the_number_of_ranks(finished: Path, cli: A
             assert found[step][key] == pytest.approx(expected[step][key], abs=2e-5, rel=2e-4), (step, key)
 
 
+@pytest.mark.slow
 def test_ppo_trains_a_critic_beside_the_policy(cli: Any) -> None:
     path = cli.write(
         "ppo",
