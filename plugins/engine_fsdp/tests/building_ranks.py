@@ -27,6 +27,8 @@ class Picky(bp.BlockPolicy):
         BUILT.append(self.embed.weight.device.type)
         if kind == "reads":
             self.size = float(self.embed.weight.detach().abs().max())
+        elif kind == "notes":
+            self.memory = self.embed.weight.device.type  # a plain value that is another one without weights
         elif kind == "hides":
             self.hidden = {"offset": torch.zeros(1)}
         elif kind == "fails" and rank == 0:

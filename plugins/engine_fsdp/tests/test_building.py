@@ -18,6 +18,7 @@ from plugrl.testing.ranks import RankPool
         ("plain", 2, {"ignored_modules": r"blocks\.1\.mlp|spare", "cpu_offload": True}, ["meta"]),
         ("plain", 4, {"parallelism": {"dp_replicate": 2, "dp_shard": 2}}, ["meta"]),
         ("reads", 2, {}, ["meta", "cpu"]),
+        ("notes", 2, {}, ["meta", "cpu"]),
         ("hides", 2, {}, ["meta", "cpu"]),
     ],
 )
