@@ -41,7 +41,7 @@ def test_the_built_in_platform_conforms_and_its_record_is_written(tmp_path: Path
         (("cpux", "--level", "L0"), 'No plugin and no platform "cpux" is installed. Did you mean cpu?'),
         (("cpu", "--level", "L9"), '"L9" is no level'),
         (("cpu", "--level", "engine"), "None of engine applies to cpu"),
-        (("cpu", "--level", "L1", "--only", "L1.no.such"), "proves nothing"),
+        (("cpu", "--only", "L1.no.such"), "--only: there is no check L1.no.such in L1 of cpu"),
     ],
 )
 def test_a_slip_on_the_command_line_is_one_message_and_exit_code_1(tmp_path: Path, arguments, words: str) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -143,8 +144,12 @@ def test_a_ray_that_does_not_start_is_one_message(monkeypatch):
     common = {"runtime_env": {}, "namespace": "x"}
     with pytest.raises(PlugRLError, match=r"^Ray did not start on this machine: .* timed out during startup\.$"):
         local_ray.start_local(**common, resources={}, store_bytes=1, dashboard=False)
-    with pytest.raises(PlugRLError, match=r"^cluster\.ray_address: the Ray at 10\.0\.0\.1:6379 cannot be joined: "):
-        local_ray.join("10.0.0.1:6379", **common)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(PlugRLError, match=rf"^cluster\.ray_address: the Ray at {address} cannot be joined: The"):
+            local_ray.join(address, **common)
+    with pytest.raises(PlugRLError, match=rf"the Ray at {address} cannot be joined: nothing answers there"):
+        local_ray.join(address, **common)
 
 
 def _unstarted(session):

@@ -49,9 +49,11 @@ def _run(target: Target, levels: tuple[str, ...], options: CheckOptions) -> Repo
     settings = target.settings
     if options.pyproject is not None:
         settings = read_settings(options.pyproject) or Settings()
+    # The id of a check begins with its level.
+    of_checks = tuple(dict.fromkeys(name.partition(".")[0] for name in options.only))
     return run_conformance(
         target,
-        levels or settings.levels,
+        levels or of_checks or settings.levels,
         only=tuple(options.only),
         probe_undeclared=options.probe_undeclared,
         settings=settings,

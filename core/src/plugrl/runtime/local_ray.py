@@ -11,6 +11,7 @@ import inspect
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -31,6 +32,7 @@ _ENVIRONMENT = {
 # A worker started ahead of time has not our environment and is never used. Ray's workers are nice to other processes,
 # ours are the work that the machine is for.
 SYSTEM_CONFIG = {"prestart_worker_first_driver": False, "worker_niceness": 0}
+_CONNECT_S = 10.0
 _NONE = object()
 _quiet = contextlib.ExitStack()
 logger = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ def join(address: str, *, runtime_env: Mapping[str, Any], namespace: str) -> Non
     from ray._private import ray_constants
 
     problem = f"cluster.ray_address: the Ray at {address} cannot be joined"
+    _check_answers(address, problem)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_one_message(problem))
         stack.enter_context(_termination_kept())
@@ -87,6 +90,17 @@ def join(address: str, *, runtime_env: Mapping[str, Any], namespace: str) -> Non
             logging_level=logging.ERROR,
         )
     _redirect_notices()
+
+
+def _check_answers(address: str, problem: str) -> None:
+    """Raise PlugRLError when nothing listens at ``HOST:PORT``; Ray would try for minutes before it said so."""
+    host, _, port = address.rpartition(":")
+    if "/" in address or not host or not port.isdecimal():
+        return  # "auto" and addresses of other kinds, which Ray alone understands
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise PlugRLError(f"{problem}: nothing answers there ({error}).") from error
 
 
 @contextlib.contextmanager

@@ -106,7 +106,8 @@ def run_conformance(
     and over what the settings say.
 
     Levels that do not apply are left out. ``only`` are ids of checks. A level that is blocked, or whose gate fails,
-    blocks those after it. Raises UnknownExpectation when an expected failure names nothing that exists.
+    blocks those after it. Raises UnknownExpectation when an expected failure names nothing that exists, UserError when
+    no level applies or ``only`` names a check that none of them has.
     """
     settings = settings or target.settings
     chosen = tuple(level for level in target.levels if level in (levels or target.levels))
@@ -134,6 +135,10 @@ def run_conformance(
         results += run.results
         facts.update(run.facts)
         blocks = run.blocks
+    idle = [name for name in only if name not in {result.id for result in results}]
+    if idle and not blocks:
+        name = target.platform or target.plugin
+        raise UserError(f"--only: there is no check {one_of(idle)} in {', '.join(chosen)} of {name}.")
     offered = facts.get("declared")
     report = Report(
         plugin=target.plugin,
