@@ -1,31 +1,17 @@
-"""The package by itself: the manifest, the probe, the answers of the platform. No device is needed."""
+"""What the manifest names and the platform answers; the kit checks the rest at L0. No device is needed."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 from plugrl_platform_xpu.plugin import plugin
 
 NAME = "xpu"
 VENDOR = "intel"
 DEVICE = "xpu"
-PROBE = """
-import sys
-from plugrl_platform_xpu.probe import probe
-print(type(probe()).__name__, "torch" in sys.modules)
-"""
 
 
-def test_the_manifest_is_sound() -> None:
+def test_the_manifest_names_the_platform() -> None:
     (entry,) = plugin.platforms
-    assert plugin.problems() == []
     assert (entry.name, entry.vendor, entry.device) == (NAME, VENDOR, DEVICE)
-
-
-def test_the_probe_answers_without_torch() -> None:
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split()[0] in ("Available", "Unavailable") and done.stdout.split()[1] == "False", done.stderr
 
 
 def test_the_platform_answers() -> None:
