@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+from plugrl_platform_vdev.collectives.group import VcclGroup
+
 DEVICE = "vdev"
 
 
@@ -186,17 +188,26 @@ def broken(rank: int, world: int, variable: str, value: str) -> dict[str, Any]:
     return found
 
 
-def failing(rank: int, world: int, fault: str) -> tuple[str, float]:
-    """The error of a collective under a fault, and the seconds until it came."""
+def failing(rank: int, world: int, fault: str, deadline_s: float) -> tuple[str, float]:
+    """The error of a collective under a fault, and the seconds until it came.
+
+    On a busy machine ranks connect seconds apart: the group gets its deadline once they have, and no rank leaves before
+    the last one has seen its error.
+    """
+    text = ""
     with environment(VDEV_FAULT=fault):
-        group = dist.new_group(timeout=timedelta(seconds=2.5))
+        group = dist.new_group(timeout=timedelta(seconds=60))
+        assert isinstance(group, VcclGroup)
+        group.set_timeout(timedelta(seconds=deadline_s))
         start = time.monotonic()
         try:
             for _ in range(3):
                 dist.all_reduce(on_device([1.0]), group=group)
         except RuntimeError as error:
-            return f"{type(error).__name__}: {error}", time.monotonic() - start
-    return "", time.monotonic() - start
+            text = f"{type(error).__name__}: {error}"
+        seconds = time.monotonic() - start
+    dist.barrier()
+    return text, seconds
 
 
 def ddp_step(rank: int, world: int) -> list[float]:

@@ -112,12 +112,12 @@ def test_a_nan_comes_once(python_pool: RankPool) -> None:
 
 
 def test_a_failing_collective_says_so(python_pool: RankPool) -> None:
-    for text, _ in python_pool.run(on_ranks.failing, "collective_error@3", world=2):
+    for text, _ in python_pool.run(on_ranks.failing, "collective_error@3", 60.0, world=2):
         assert text == (
             "DistBackendError: vccl: all_reduce failed: the link to a peer is down (VDEV_FAULT, collective 3)"
         )
 
 
 def test_a_hanging_collective_ends_with_the_deadline_of_its_group_on_every_rank(python_pool: RankPool) -> None:
-    for text, seconds in python_pool.run(on_ranks.failing, "collective_hang@rank1", world=2):
+    for text, seconds in python_pool.run(on_ranks.failing, "collective_hang@rank1", 2.5, world=2):
         assert text.startswith("DistBackendError: vccl: all_reduce") and 2.0 < seconds < 20.0
