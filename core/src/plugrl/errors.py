@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 _LONGEST = 1000
 """Characters of a foreign error's text that a message shows; its traceback has the rest."""
@@ -113,7 +114,7 @@ class WorkerError(PlugRLError):
     """A method of a worker raised; the text holds group, rank, node and the remote traceback."""
 
     def __init__(
-        self, message: str, *, group: str, rank: int, node: str = "", pid: int = 0, remote_traceback: str = ""
+        self, message: str, *, group: str = "", rank: int = -1, node: str = "", pid: int = 0, remote_traceback: str = ""
     ) -> None:
         super().__init__(message)
         self.group = group
@@ -127,8 +128,34 @@ class WorkerDied(WorkerError):
     """The process of a worker is gone."""
 
 
-class WorkerTimeout(WorkerError, TimeoutError):
+class WorkerFrozen(WorkerError):
+    """The process of a worker is there but does nothing: ``state`` says whether it is stopped or unresponsive."""
+
+    def __init__(self, message: str, *, state: str = "", **details: Any) -> None:
+        super().__init__(message, **details)
+        self.state = state
+
+
+class RuntimeTimeout(PlugRLError, TimeoutError):
+    """A wait of the runtime reached its deadline; the message says who waited for what."""
+
+
+class WorkerTimeout(WorkerError, RuntimeTimeout):
     """A worker did not answer before its deadline."""
+
+
+class CallCancelled(PlugRLError):
+    """A call of a worker group was cancelled; the message names ranks that did not stop."""
+
+
+class PeerLostError(PlugRLError):
+    """A worker waited for another one that is gone or frozen; ``group``, ``rank`` and ``node`` say which."""
+
+    def __init__(self, message: str, *, group: str = "", rank: int = -1, node: str = "") -> None:
+        super().__init__(message)
+        self.group = group
+        self.rank = rank
+        self.node = node
 
 
 class FingerprintMismatch(PluginError):
