@@ -1,6 +1,6 @@
 """What this process did and when: spans and instants in a ring in memory, written as Chrome-trace JSON lines.
 
-Off unless :func:`enable` is called or the variable ``PLUGRL_TRACE`` is set to anything but 0; then a call costs one look
+Off unless :func:`enable` is called or ``PLUGRL_TRACE`` is set to anything but 0; a call then costs one look
 at a global. Times are microseconds of the wall clock, advanced by the monotonic clock, so that the events of several
 processes of one machine fit together and no span is shorter than nothing.
 """
