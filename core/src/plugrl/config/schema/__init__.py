@@ -7,6 +7,7 @@ from plugrl.config.schema.algorithm import AlgorithmConfig, KlControlConfig
 from plugrl.config.schema.base import Section
 from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
 from plugrl.config.schema.data import DataConfig
+from plugrl.config.schema.flow import AsynchronousConfig, FlowConfig, PhaseConfig
 from plugrl.config.schema.model import LoraConfig, ModelConfig
 from plugrl.config.schema.optim import CheckpointConfig, OptimConfig
 from plugrl.config.schema.parallelism import ParallelismConfig
@@ -17,15 +18,18 @@ from plugrl.config.schema.trainer import SftConfig, TrainerConfig
 __all__ = [
     "ActorConfig",
     "AlgorithmConfig",
+    "AsynchronousConfig",
     "CheckpointConfig",
     "ClusterConfig",
     "CriticConfig",
     "DataConfig",
+    "FlowConfig",
     "KlControlConfig",
     "LoraConfig",
     "ModelConfig",
     "OptimConfig",
     "ParallelismConfig",
+    "PhaseConfig",
     "PluginsConfig",
     "PolicyLossConfig",
     "RefConfig",

@@ -7,6 +7,7 @@ from plugrl.config.schema.algorithm import AlgorithmConfig
 from plugrl.config.schema.base import Section
 from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
 from plugrl.config.schema.data import DataConfig
+from plugrl.config.schema.flow import FlowConfig
 from plugrl.config.schema.model import ModelConfig
 from plugrl.config.schema.rollout import RewardConfig, RolloutConfig
 from plugrl.config.schema.trainer import SftConfig, TrainerConfig
@@ -31,6 +32,9 @@ class RunConfig(Section):
 
     cluster: ClusterConfig = ClusterConfig()
     """Where the components run."""
+
+    flow: FlowConfig = FlowConfig()
+    """In which portions a step goes through them."""
 
     model: ModelConfig = ModelConfig()
     """The policy."""
