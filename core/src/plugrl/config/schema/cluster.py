@@ -35,6 +35,10 @@ class ClusterConfig(Section):
     threads_per_worker: int = Field(1, ge=1)
     """Threads that torch may use in each worker."""
 
+    device_memory_mib: int | None = Field(None, ge=1)
+    """Memory that the components on a device may take together; what does not fit is off-loaded while others work.
+    null keeps everything on the devices, except what `flow.swapped` names."""
+
     allocator_settings: str | None = None
     """Settings of the device's memory allocator in training workers, such as `expandable_segments:True`; null leaves
     the allocator as it is. A platform whose allocator has no settings ignores them."""
