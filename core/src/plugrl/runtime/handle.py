@@ -11,6 +11,7 @@ import ray
 
 from plugrl.errors import WorkerTimeout
 from plugrl.runtime import process
+from plugrl.runtime.cancellation import raise_if_cancelled
 from plugrl.runtime.failure import Failure
 from plugrl.runtime.host import STACKS_SIGNAL
 from plugrl.runtime.liveness import cause_of, death
@@ -117,6 +118,7 @@ def wait_all(handles: Sequence[Handle], timeout: float | None = None) -> list[li
         waiting = [handle for handle in handles if handle._pending]
         if not waiting:
             return [[handle._results[rank] for rank in handle._ranks] for handle in handles]
+        raise_if_cancelled()
         _raise_death(handles)
         left = deadline - time.monotonic()
         if left <= 0:
