@@ -63,6 +63,7 @@ REGISTRY_MODULES: Mapping[str, str] = {
     "loss": "plugrl.algorithms.registry",
     "logger": "plugrl.tracking.registry",
     "dataset": "plugrl.data.registry",
+    "hardware": "plugrl.runtime.placement.hardware",
 }
 """The light module that holds the registry of each kind, at its top level. Platforms come first: see the loader."""
 

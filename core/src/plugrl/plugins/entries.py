@@ -278,6 +278,14 @@ class DatasetEntry(Entry):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HardwareEntry(Entry):
+    """A type of hardware that node groups are placed by, such as a robot; the target derives from ``HardwareUnit``."""
+
+    kind: ClassVar[str] = "hardware"
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Patch:
     """A change to somebody else's code that no seam of PlugRL makes possible.
 

@@ -17,6 +17,7 @@ from plugrl.plugins.entries import (
     EngineEntry,
     Entry,
     EnvEntry,
+    HardwareEntry,
     LoggerEntry,
     LossEntry,
     ModelEntry,
@@ -46,6 +47,7 @@ CONTRIBUTIONS: Mapping[str, type[Entry]] = {
     "losses": LossEntry,
     "loggers": LoggerEntry,
     "datasets": DatasetEntry,
+    "hardware": HardwareEntry,
 }
 """Field of :class:`Plugin` -> the entries it holds. A new kind is a line here and in ``registry.REGISTRY_MODULES``."""
 
@@ -79,6 +81,7 @@ class Plugin:
     losses: tuple[LossEntry, ...] = ()
     loggers: tuple[LoggerEntry, ...] = ()
     datasets: tuple[DatasetEntry, ...] = ()
+    hardware: tuple[HardwareEntry, ...] = ()
     hooks: str | None = None
     patches: tuple[Patch, ...] = ()
     worker_env: Mapping[str, str] | None = None
