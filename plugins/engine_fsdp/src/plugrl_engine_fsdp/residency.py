@@ -64,6 +64,7 @@ def move(engine: DataParallelEngine, device: torch.device, *, model: bool, optim
         if not grad:
             engine.optimizer_zero_grad()
         engine.layout.rest()
+        engine.layout.leave()
         move_module(engine.module, device)
         engine.layout.moved()
     elif grad and not optimizer:

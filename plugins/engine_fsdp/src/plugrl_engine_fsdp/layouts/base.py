@@ -86,6 +86,10 @@ class Layout(ABC):
         """
         return None
 
+    def leave(self) -> None:
+        """Let go of what holds on to the parameters before they change device."""
+        return None
+
     def moved(self) -> None:
         """Follow up on parameters that changed device."""
         return None

@@ -16,7 +16,8 @@ class DdpLayout(Layout):
 
     name = "ddp"
     _policy: torch.nn.Module
-    _wrapper: DistributedDataParallel
+    _wrapper: DistributedDataParallel | None = None
+    """None while the policy is off the device."""
 
     def spread(self, policy: torch.nn.Module) -> None:
         """Wrap ``policy``."""
@@ -34,16 +35,24 @@ class DdpLayout(Layout):
 
     def callable_module(self, training: bool) -> torch.nn.Module:
         """The wrapper in training, since it reduces gradients; the policy otherwise."""
-        return self._wrapper if training else self._policy
+        if not training:
+            return self._policy
+        assert self._wrapper is not None
+        return self._wrapper
 
     def gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
         """Gradients are reduced in the backward of the last micro-batch alone."""
+        assert self._wrapper is not None
         return nullcontext() if last else self._wrapper.no_sync()
 
     def recover(self, *, keep_gradients: bool = False) -> None:
         """Rebuild the wrapper: after a step that was cut short it still waits for the missing gradients."""
         if not keep_gradients:  # validation calls the policy itself
             self.spread(self._policy)
+
+    def leave(self) -> None:
+        """Drop the wrapper, which holds the gradient accumulators: a device from outside torch cannot move them."""
+        self._wrapper = None
 
     def moved(self) -> None:
         """Rebuild the wrapper: its hooks hang on the gradient accumulators of the old device."""
