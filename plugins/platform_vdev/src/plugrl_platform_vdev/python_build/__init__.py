@@ -1,7 +1,7 @@
 """The device without a compiler: a tensor subclass over host tensors, on torch's door for backends in Python.
 
-It has what training without sharding needs. What it lacks (accounting and budget of memory, autocast, generators as
-objects, FSDP2, native loading) is in :data:`LACKS`, and the platform does not offer it.
+It has what training without sharding needs. What it lacks (accounting and budget of memory, autocast, generators and
+streams as objects, FSDP2, files of its tensors) is in :data:`LACKS`, and the platform does not offer it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ LACKS = frozenset({
     "platform.memory.exact",
     "platform.memory.limit",
     "platform.pin_memory",
+    "platform.rng.state",
+    "platform.streams",
     "numerics.autocast",
     "numerics.rnn",
     "ckpt.native_load",
+    "ckpt.roundtrip",
     "dist.fsdp2",
     "dist.fsdp2.mixed_precision",
     "dist.hsdp",
