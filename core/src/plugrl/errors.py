@@ -158,6 +158,14 @@ class PeerLostError(PlugRLError):
         self.node = node
 
 
+class TransportError(PlugRLError):
+    """What one process sends cannot be carried or does not fit what the other one expects."""
+
+
+class ChannelClosed(PlugRLError):
+    """A channel takes no more items, or a closed one has none left: the end of the stream."""
+
+
 class FingerprintMismatch(PluginError):
     """A worker has other plugins than the driver."""
 
