@@ -13,13 +13,16 @@ from plugrl.platforms.devices import DeviceError, groups_per_device
 from plugrl.runtime import process
 from plugrl.runtime.device_assignment import assigned, check_free, check_mask_is_free, mask_of
 from plugrl.runtime.failure import RankInfo
+from plugrl.runtime.group_placement import place_group
 from plugrl.runtime.handle import Handle
 from plugrl.runtime.host import Host, WorkerSpec
 from plugrl.runtime.nodes import Seat, assign_seats
+from plugrl.runtime.placement.layout import CLUSTER
 from plugrl.runtime.worker import WorkerContext
 from plugrl.runtime.worker_environment import thread_variables
 
 if TYPE_CHECKING:
+    from plugrl.runtime.placement import ComponentPlacement, PlacementStrategy
     from plugrl.runtime.session import RaySession
 
 GROUPS_PER_DEVICE = 10
@@ -36,6 +39,8 @@ class WorkerGroup:
         worker_class: ``"module:Class"`` that every node can import, or the class itself.
         name: name of the group; one open group at a time may have it.
         devices: device of each rank, counted through all nodes of the session (as placements do).
+        placement: where the ranks run, instead of ``devices``: a strategy, or a component of a resolved placement.
+            Variables and interpreter of its node groups are those of the workers.
         args, kwargs: what the worker's constructor gets, equal for all ranks.
         num_threads: threads torch may use in each worker; ``cluster.threads_per_worker`` when omitted.
         env: variables of these workers, set before their processes start.
@@ -52,7 +57,8 @@ class WorkerGroup:
         worker_class: str | type,
         *,
         name: str,
-        devices: Sequence[int],
+        devices: Sequence[int] = (),
+        placement: ComponentPlacement | PlacementStrategy | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         num_threads: int | None = None,
@@ -61,11 +67,9 @@ class WorkerGroup:
     ):
         if not name or not all(c.isalnum() or c in "-_." for c in name):
             raise PlugRLError(f"{name!r} is no name for a worker group: use letters, digits, '-', '_' and '.'.")
-        if not devices:
-            raise PlugRLError(f"Worker group {name!r} has no device.")
         self.session = session
         self.name = name
-        self.devices = tuple(devices)
+        self.devices, self.placement = place_group(session, name, devices, placement)
         self.start_timeout = session.config.start_timeout_s if start_timeout is None else start_timeout
         self._num_threads = session.config.threads_per_worker if num_threads is None else num_threads
         self._env = dict(env or {})
@@ -212,8 +216,10 @@ class WorkerGroup:
             env = {**thread_variables(self._num_threads), **env}
         # Part of the environment that the process starts with: the SDK may be loaded by whatever is imported first.
         env |= mask_of(assigned(session.platform, seat))
-        if env:
-            options["runtime_env"] = {"env_vars": env}
+        label = self.placement.processes[rank].node_group if self.placement else CLUSTER
+        runtime_env = session.environments.runtime_env(label, session.nodes.index(seat.node), env)
+        if runtime_env:
+            options["runtime_env"] = runtime_env
         if len(session.nodes) > 1:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(seat.node.node_id, soft=False)
         return ray.remote(Host).options(**options).remote(self.name, rank, seat.node.ip, seat.node.label)
@@ -254,6 +260,7 @@ class WorkerGroup:
             collective_timeout_s=session.config.step_timeout_s,
             node_name=seat.node.label,
             device=device,
+            placement=self.placement.processes[rank] if self.placement else None,
         )
 
 

@@ -62,9 +62,11 @@ def living_nodes() -> list[dict[str, Any]]:
     return sorted(alive, key=node_order)
 
 
-def node_order(node: Mapping[str, Any]) -> tuple[bool, str, str]:
-    """Return the sort key of a node as Ray describes it: the head first, then by address and name."""
-    return "node:__internal_head__" not in node["Resources"], node["NodeManagerAddress"], node.get("NodeName", "")
+def node_order(node: Mapping[str, Any]) -> tuple[bool, str, str, str]:
+    """Return the sort key of a node as Ray describes it: the head, then by type of accelerator, address and name."""
+    resources = node["Resources"]
+    kinds = ",".join(sorted(name for name in resources if name.startswith("accelerator_type:")))
+    return "node:__internal_head__" not in resources, kinds, node["NodeManagerAddress"], node.get("NodeName", "")
 
 
 def local_nodes(platform: PlatformBase, platform_name: str) -> list[NodeSlots]:
@@ -77,8 +79,10 @@ def local_nodes(platform: PlatformBase, platform_name: str) -> list[NodeSlots]:
     return [_slots(node, len(ids), ids if platform.visible_devices_envvar() else None)]
 
 
-def cluster_nodes(platform: PlatformBase, platform_name: str, timeout_s: float) -> list[NodeSlots]:
-    """Return the living nodes of a cluster that was joined; devices are numbered through in this order.
+def cluster_nodes(
+    platform: PlatformBase, platform_name: str, timeout_s: float, alive: Sequence[Mapping[str, Any]]
+) -> list[NodeSlots]:
+    """Return the given living nodes of a cluster that was joined; devices are numbered through in this order.
 
     Ray counts the devices of a platform that has a Ray resource; any other node has as many as this one. Which of a
     node's devices these are follows from the mask that the node was started with, which each node is asked for.
@@ -87,7 +91,6 @@ def cluster_nodes(platform: PlatformBase, platform_name: str, timeout_s: float) 
         DeviceError: a node's mask is empty or names fewer devices than Ray was told, or the node cannot be asked.
     """
     resource = platform.ray_resource_name()
-    alive = living_nodes()
     offered = {
         node["NodeID"]: int(node["Resources"].get(resource, 0)) if resource else platform.device_count()
         for node in alive

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from plugrl.runtime.group import WorkerGroup
     from plugrl.runtime.liveness import Watch
     from plugrl.runtime.nodes import NodeSlots
+    from plugrl.runtime.placement import Layout
+    from plugrl.runtime.process_environment import ProcessEnvironments
 
 T = TypeVar("T")
 
@@ -71,6 +73,7 @@ class RaySession:
         self._started = False
         self.platform: PlatformBase
         self.nodes: list[NodeSlots] = []
+        self.environments: ProcessEnvironments
         self.local_node_id = ""
         self.run_directory = Path()
         self.watch: Watch
@@ -141,6 +144,11 @@ class RaySession:
     def device_count(self) -> int:
         """Number of devices of all nodes."""
         return sum(node.devices for node in self.nodes)
+
+    @property
+    def layout(self) -> Layout:
+        """The nodes and node groups, for placements."""
+        return self.environments.layout
 
     @property
     def namespace(self) -> str:
@@ -218,8 +226,8 @@ class RaySession:
     def _connect(self) -> None:
         import ray
 
+        from plugrl.runtime.cluster_start import find_nodes
         from plugrl.runtime.liveness import Watch
-        from plugrl.runtime.nodes import cluster_nodes, local_nodes
         from plugrl.runtime.worker_environment import worker_environment
 
         assert self._ledger is not None
@@ -238,10 +246,7 @@ class RaySession:
             local_ray.join(self.config.ray_address, runtime_env=runtime_env, namespace=self.namespace)
         self.local_node_id = ray.get_runtime_context().get_node_id()
         self.watch = Watch(self.local_node_id)
-        if self.is_local:
-            self.nodes = local_nodes(self.platform, self.platform_name)
-        else:
-            self.nodes = cluster_nodes(self.platform, self.platform_name, self.config.start_timeout_s)
+        self.nodes, self.environments = find_nodes(self, env)
         if self.platform.ray_resource_name() and not self.device_count:
             raise DeviceError(self.shortage(1))
 

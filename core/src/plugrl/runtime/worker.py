@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from plugrl.platforms.base import PlatformBase
     from plugrl.runtime.device_assignment import AssignedDevice
+    from plugrl.runtime.placement import ProcessPlacement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class WorkerContext:
         collective_timeout_s: seconds a collective may take.
         node_name: what messages call the node.
         device: which device the worker was given, and what became of that; None before the worker took it.
+        placement: node group, node rank and hardware of this rank; None where the group was given bare devices.
     """
 
     group: str
@@ -47,6 +49,7 @@ class WorkerContext:
     collective_timeout_s: float = 1800.0
     node_name: str = ""
     device: AssignedDevice | None = None
+    placement: ProcessPlacement | None = None
 
 
 class Worker:

@@ -7,40 +7,28 @@ of ``hardware.configs`` looks; each entry is one unit on the node that it names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.errors import PluginError
 from plugrl.registry import Registry
 
+if TYPE_CHECKING:
+    from plugrl.runtime.placement.units import HardwareUnit
 
-class HardwareUnit(BaseModel):
-    """One unit, as ``hardware.configs`` describes it: derive from it and add the keys of the type."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    node_rank: int = Field(ge=0)
-    """The node that the unit is attached to."""
-
-
-class VirtualUnit(HardwareUnit):
-    """A unit that exists by configuration alone: it tries a placement out before the hardware is there."""
-
-    name: str = ""
-    """What it stands for."""
-
-
-U = TypeVar("U", bound=type[HardwareUnit])
+U = TypeVar("U", bound="type[HardwareUnit]")
 
 
 def _check(key: Any, value: Any) -> None:
+    from plugrl.runtime.placement.units import HardwareUnit
+
     if not (isinstance(value, type) and issubclass(value, HardwareUnit)):
         raise PluginError(f'Hardware "{key}" must be a subclass of HardwareUnit, got {value!r}.')
 
 
 HARDWARE: Registry[type[HardwareUnit]] = Registry("hardware", check=_check)
-HARDWARE.register("virtual", VirtualUnit, summary="units that exist by configuration alone")
+HARDWARE.register_target(
+    "virtual", "plugrl.runtime.placement.units:VirtualUnit", summary="units that exist by configuration alone"
+)
 
 
 def register_hardware(name: str, *, force: bool = False, summary: str = "") -> Callable[[U], U]:

@@ -11,7 +11,7 @@ from plugrl.errors import nearest, one_of
 from plugrl.runtime.placement.errors import Wrong
 
 if TYPE_CHECKING:
-    from plugrl.runtime.placement.hardware import HardwareUnit
+    from plugrl.runtime.placement.units import HardwareUnit
 
 CLUSTER = "cluster"
 """The group of all nodes, which a placement without a group means."""

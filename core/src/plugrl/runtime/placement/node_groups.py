@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from plugrl.errors import NotRegistered
 from plugrl.runtime.placement.errors import Problems, Wrong
 from plugrl.runtime.placement.grammar import parse_ranks
-from plugrl.runtime.placement.hardware import HARDWARE, HardwareUnit
+from plugrl.runtime.placement.hardware import HARDWARE
 from plugrl.runtime.placement.layout import RESERVED, Layout, Node, NodeEnvironment, NodeGroup, Resource
 
 if TYPE_CHECKING:
     from plugrl.config.schema import ClusterConfig
     from plugrl.config.schema.cluster import EnvironmentConfig, HardwareConfig, NodeGroupConfig
+    from plugrl.runtime.placement.units import HardwareUnit
 
 KEY = "cluster.node_groups"
 
@@ -136,6 +135,8 @@ def _units(
 
 
 def _units_of(section: HardwareConfig, path: str, problems: Problems) -> list[HardwareUnit]:
+    from pydantic import ValidationError  # not at the top: the registry of hardware must be quick to import
+
     try:
         unit_type = HARDWARE.get(section.type)
     except NotRegistered as error:
