@@ -69,6 +69,35 @@ def check(
     )
 
 
+@app.command(context_settings={"ignore_unknown_options": True})
+def placement(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    plugin: PluginOptions = None,
+    task: TaskOption = "train",
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, help="Place on so many nodes, not on cluster.num_nodes.")
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option("--devices", min=0, help="Devices of each node, not those of this machine.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print on which node and device each process would run, with what environment, and start nothing.
+
+    A cluster whose number of nodes is not given is joined and asked.
+    """
+    console.reserve_output()
+    loaded = load(config, overrides, plugin, task)
+    from plugrl.runners.placement_table import COLUMNS, placement_table
+
+    table = placement_table(loaded, task, nodes, devices)
+    if as_json:
+        console.print_json(table.as_json())
+    else:
+        console.show_table(COLUMNS, (row.cells() for row in table.rows), table.title)
+
+
 @app.command("wrap-plan", context_settings={"ignore_unknown_options": True})
 def wrap_plan(
     config: ConfigFile,

@@ -11,7 +11,8 @@ from plugrl.config.schema import ModelConfig, OptimConfig, RunConfig
 from plugrl.errors import ConfigError, one_of
 from plugrl.platforms import PlatformBase
 from plugrl.platforms.devices import groups_per_device
-from plugrl.runtime import PlacementError, RaySession, WorkerGroup, resolve_placement, wait_all
+from plugrl.runtime import PlacementError, RaySession, WorkerGroup, wait_all
+from plugrl.runtime.placement import ComponentPlacement, Node, Placement, place
 from plugrl.workers.groups import RolloutGroup, TrainingGroup
 from plugrl.workers.training import EngineSpec, engine_type_of
 
@@ -54,12 +55,23 @@ def rl_components(config: RunConfig) -> tuple[Component, ...]:
     return tuple(needed)
 
 
-def placement(config: RunConfig, needed: tuple[Component, ...], device_count: int) -> dict[str, tuple[int, ...]]:
-    """Return the device of each rank by component.
+def placement(
+    config: RunConfig, needed: tuple[Component, ...], nodes: int | Sequence[Node]
+) -> dict[str, tuple[int, ...]]:
+    """Return the device of each rank by component, as :func:`place_components`."""
+    placed = place_components(config, needed, nodes)
+    return {name: component.one_device_each for name, component in placed.components.items()}
+
+
+def place_components(config: RunConfig, needed: tuple[Component, ...], nodes: int | Sequence[Node]) -> Placement:
+    """Return where each component runs on ``nodes``; a number stands for one node with so many devices.
 
     Without a word in ``cluster.component_placement`` the actor takes ``trainer.n_gpus_per_node`` devices of each node
     (one if that is unset), and the others share the actor's. Components of a configuration that this run does not
     need may be placed all the same.
+
+    Raises:
+        PlacementError: every mistake in ``cluster.component_placement`` and ``cluster.node_groups``.
     """
     given = config.cluster.component_placement
     count = (config.trainer.n_gpus_per_node or 1) * config.trainer.nnodes
@@ -68,8 +80,9 @@ def placement(config: RunConfig, needed: tuple[Component, ...], device_count: in
         if "actor" in [name.strip() for name in str(key).split(",")]:
             actor = value
     defaults = {name: actor for name in ("actor", "rollout", "ref", "critic")}
-    resolved = resolve_placement(given, defaults, device_count)
-    return {name: resolved[name] for name in needed}
+    found = [Node(devices=nodes)] if isinstance(nodes, int) else nodes
+    placed = place(config.cluster, defaults, found, one_device=tuple(defaults))
+    return Placement(placed.layout, {name: placed.components[name] for name in needed})
 
 
 @contextmanager
@@ -111,13 +124,13 @@ def launch(
     ``actor_worker`` the class of its workers.
     """
     with explaining_shortage(session):
-        devices = placement(config, needed, session.device_count)
-    check_sharing(devices, session.platform)
+        placed = place_components(config, needed, session.layout.nodes).components
+    check_sharing({name: component.one_device_each for name, component in placed.items()}, session.platform)
     groups: dict[str, WorkerGroup] = {}
     try:
         for name in needed:
             worker = actor_worker if name == "actor" else TRAINING_WORKER
-            groups[name] = _start(session, config, name, devices, total_steps, optim, worker)
+            groups[name] = _start(session, config, name, placed, total_steps, optim, worker)
         wait_all([group.ready for group in groups.values()], config.cluster.start_timeout_s)
     except BaseException:
         for group in groups.values():
@@ -137,21 +150,22 @@ def _start(
     session: RaySession,
     config: RunConfig,
     name: Component,
-    placed: Mapping[str, tuple[int, ...]],
+    placed: Mapping[str, ComponentPlacement],
     total_steps: int,
     optim: OptimConfig | None,
     training_worker: str,
 ) -> WorkerGroup:
-    shares = any(set(placed[name]) & set(devices) for other, devices in placed.items() if other != name)
+    own = set(placed[name].one_device_each)
+    shares = any(own & set(component.one_device_each) for other, component in placed.items() if other != name)
     if name == "rollout":
         return WorkerGroup(
-            session, ROLLOUT_WORKER, name=name, devices=placed[name],
+            session, ROLLOUT_WORKER, name=name, placement=placed[name],
             args=(config.model.without_adapter(), config.rollout),
             kwargs={"shares_device": shares}, env=session.platform.rollout_env_vars(),
         )  # fmt: skip
     spec = engine_spec(config, name, total_steps, optim, shares)
     args = (spec, config) if training_worker == SUPERVISED_WORKER else (spec,)
-    return WorkerGroup(session, training_worker, name=name, devices=placed[name], args=args)
+    return WorkerGroup(session, training_worker, name=name, placement=placed[name], args=args)
 
 
 def engine_spec(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,6 +27,7 @@ from plugrl.runners.preflight import check_parts, check_placed_engines, prefligh
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.rl import rl_plan
 from plugrl.runners.state import check_state
+from plugrl.runtime.placement import Node
 from plugrl.tracking import RunDirectory
 
 
@@ -107,9 +109,12 @@ def check_eval_inputs(config: RunConfig) -> tuple[TextProcessor, RewardManager, 
     return processor, reward, data
 
 
-def planned(config: RunConfig, data: PromptData, device_count: int) -> RunPlan:
-    """Return the arithmetic of the run on so many devices. Raises ConfigError naming the keys that do not fit."""
-    devices = placement(config, rl_components(config), device_count)
+def planned(config: RunConfig, data: PromptData, nodes: int | Sequence[Node]) -> RunPlan:
+    """Return the arithmetic of the run on these nodes, or on so many devices of one.
+
+    Raises ConfigError naming the keys that do not fit.
+    """
+    devices = placement(config, rl_components(config), nodes)
     return rl_plan(config, len(data.train), len(devices["actor"]))
 
 

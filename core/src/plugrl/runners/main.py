@@ -64,7 +64,7 @@ def _train(config: RunConfig, lock: FolderLock) -> None:
         return
     with opened(config, inputs.run_dir, inputs.resume_from, phase="rl") as (session, tracker):
         with explaining_shortage(session):
-            plan = planned(config, data, session.device_count)
+            plan = planned(config, data, session.layout.nodes)
         if config.sft.before_rl:
             config = after_sft(config, inputs, session, tracker)
         tracker.start_phase("rl", plan.total_steps, step_of(inputs.resume_from))

@@ -105,18 +105,23 @@ def place_components(
                 named.add(name)
                 values[name] = (str(key), value)
     placed: dict[str, ComponentPlacement] = {}
-    for name, (key, value) in values.items():
-        path = f"{KEY}.{key}"
-        component = _component(value, layout, path, problems)
-        if component is None:
-            continue
+    wrong_values: list[object] = []
+    for name in sorted(values, key=lambda name: name not in named):
+        key, value = values[name]
+        if name not in named and value in wrong_values:
+            continue  # It follows a component whose placement is wrong, and was given nowhere.
+        component = _component(value, layout, f"{KEY}.{key}", problems)
         try:
-            if name in one_device:
+            if component is not None and name in one_device:
                 _ = component.one_device_each
-            placed[name] = component
         except Wrong as wrong:
-            problems.catch(path, wrong)
-    return placed
+            problems.catch(f"{KEY}.{key}", wrong)
+            component = None
+        if component is None:
+            wrong_values.append(value)
+        else:
+            placed[name] = component
+    return {name: placed[name] for name in values if name in placed}
 
 
 def _component(value: object, layout: Layout, path: str, problems: Problems) -> ComponentPlacement | None:
