@@ -244,14 +244,18 @@ class Endpoint:
         except NoMemory as error:
             if choice.reason == choices.ASKED_FOR:
                 raise TransportError(f'transport="shm" is not possible: {error}') from None
-            if not self._memory_problem:
-                self._memory_problem = str(error)
-                logger.warning("No shared memory (%s): payloads go through sockets, at a lower speed.", error)
+            self.warn_no_memory(error)
             return None
         self._memory_problem = ""
         self.hub.keep_trimmed()
         encoded.write_to(block.view)
         return block
+
+    def warn_no_memory(self, error: NoMemory) -> None:
+        """Say once that payloads take a slower way."""
+        if not self._memory_problem:
+            self._memory_problem = str(error)
+            logger.warning("No shared memory (%s): payloads go through sockets, at a lower speed.", error)
 
     def _enter_window(self, connection: Connection, ident: int, unread: _Unread, deadline: float | None) -> None:
         """Wait until the other end has taken so much that another message may go."""

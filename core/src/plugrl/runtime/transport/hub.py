@@ -206,7 +206,7 @@ class Hub:
         connection.close(reason)
         for block in connection.lent:
             self.pool.free(block, retire=True)
-        self._pass_on(sorted(connection.leased), retire=True)
+        self.pass_on(sorted(connection.leased), retire=True)
         for callback in self._on_lost:
             callback(connection, text or f"{peer.label} disconnected.")
         self.arenas.drop(self.arenas.owned_by(peer.uid))
@@ -259,10 +259,10 @@ class Hub:
 
     def _take_release(self, connection: Connection, message: tuple[Any, ...], payload: Buffer, _: Segments) -> None:
         _, leases, retire, _ = message
-        self._pass_on([tuple(lease) for lease in leases], retire=retire)
+        self.pass_on([tuple(lease) for lease in leases], retire=retire)
         connection.leased.difference_update(tuple(lease) for lease in leases)
 
-    def _pass_on(self, leases: Sequence[tuple[str, int]], *, retire: bool) -> None:
+    def pass_on(self, leases: Sequence[tuple[str, int]], *, retire: bool) -> None:
         """Free the blocks that are this process' own, and tell the owners of the others."""
         for uid, block in leases:
             if uid == self.uid:

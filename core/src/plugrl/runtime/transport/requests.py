@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from plugrl.errors import PeerLostError, PlugRLError, TransportError
@@ -14,12 +16,15 @@ from plugrl.runtime.transport.hub import Hub, Segments
 from plugrl.runtime.transport.pending import Pending
 from plugrl.runtime.transport.wire import Buffer, FlowLost
 
+_NOTICE_S = 0.5
+
 
 @dataclass(frozen=True)
 class Reply:
     """The answer to a request; ``segments`` are its payloads in shared memory."""
 
     connection: Connection
+    ident: int
     body: Any
     payload: Buffer
     segments: Segments
@@ -87,8 +92,15 @@ class Requests:
         return pending
 
     def notify(self, connection: Connection, service: str, body: Any) -> None:
-        """Tell a service something that has no answer. Never waits; may be called from finalizers."""
-        self._hub.loop.call_soon(lambda: connection.post(("notice", service, body)))
+        """Tell a service something that has no answer. Never waits long; silent when the other end is gone."""
+        try:
+            connection.send(("notice", service, body), deadline=time.monotonic() + _NOTICE_S)
+        except (FlowLost, TimeoutError):
+            self.notify_soon(connection, service, body)
+
+    def notify_soon(self, connection: Connection, service: str, body: Any) -> None:
+        """Do the same from the loop's thread; takes no lock, and may be called from finalizers."""
+        self._hub.loop.call_soon(partial(connection.post, ("notice", service, body)))
 
     @staticmethod
     def reply(
@@ -133,7 +145,7 @@ class Requests:
             found[0].fail(error)
         else:
             # One that was cancelled has told the service so, which takes back what it sent.
-            found[0].resolve(Reply(connection, body, payload, segments))
+            found[0].resolve(Reply(connection, ident, body, payload, segments))
 
     def _lost(self, connection: Connection, reason: str) -> None:
         with self._mutex:
