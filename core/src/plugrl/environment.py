@@ -8,6 +8,8 @@
 ``PLUGRL_PLUGINS``        plugins to load: ``a,b`` only these, ``-a`` all but these, empty none, unset all
 ``PLUGRL_STRICT``         any failed or incompatible plugin stops the run
 ``PLUGRL_CPU_DEVICES``    number of device slots the cpu platform offers
+``PLUGRL_NODE_RANK``      set where a Ray node is started: its number among the nodes; :mod:`plugrl.runtime.node_facts`
+``PLUGRL_PATH_ENV_MERGE_MODE``  how search paths are merged; :mod:`plugrl.runtime.placement.environment` reads it
 ``PLUGRL_FINGERPRINT``    set for workers: the driver's plugin fingerprint
 ``PLUGRL_PLUGIN_ROWS``    set for workers: what the fingerprint was made of, so that a difference can be named
 ``PLUGRL_SETUP_HOOK``     set for workers: the user's own setup function, called after PlugRL's
@@ -28,6 +30,8 @@ OWN_VARIABLES = (
     "PLUGRL_PLUGINS",
     "PLUGRL_STRICT",
     "PLUGRL_CPU_DEVICES",
+    "PLUGRL_NODE_RANK",
+    "PLUGRL_PATH_ENV_MERGE_MODE",
     "PLUGRL_FINGERPRINT",
     "PLUGRL_PLUGIN_ROWS",
     "PLUGRL_SETUP_HOOK",

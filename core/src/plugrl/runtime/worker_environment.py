@@ -47,6 +47,7 @@ def worker_environment(
     # What was chosen here, by whatever: some platforms are available only where they are named.
     env["VERL_PLATFORM"] = platform_name
     env.update(own)
-    # Each worker has a mask of its own; this machine's would be wrong on another node.
+    # Each worker has a mask of its own; this machine's would be wrong on another node, and so would its rank.
     env.pop(platform.visible_devices_envvar(), None)
+    env.pop("PLUGRL_NODE_RANK", None)
     return env
