@@ -1,0 +1,221 @@
+"""The choices for one phase: every trade between its time and its memory that may be part of an optimal plan.
+
+The search is best-first over boxes. A box holds, for each stage, a range of rows of its table; its bound takes for each
+stage the best values of the range that leave the other stages their fewest devices. Boxes are taken from a heap in the
+order of the key by which plans are compared, and cut in two until one row is left in each range. Hence choices come out
+in the order of their key, and one is kept unless an earlier one takes no more memory. Nothing is left out that could be
+in an optimal plan, ties included.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from plugrl.runtime.planner.case import Case
+from plugrl.runtime.planner.graph import Shape, members, pipe_time
+from plugrl.runtime.planner.stage_table import StageTable, Tables
+from plugrl.runtime.planner.staircase import Staircase
+
+Place = tuple[int, int, int, int]
+"""Where a component stands in its phase: position of the stage, devices, minus the chunk, 1 if it is swapped."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChoice:
+    """One way to run the components of a phase.
+
+    ``places`` has the components in ascending order of their index.
+    """
+
+    time: int
+    swaps: int
+    devices: int
+    places: tuple[Place, ...]
+    held: int
+    need: int
+    shape: Shape
+    chunk: int
+    swapped: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Slack:
+    """Memory that makes no difference: with at most so much held, or needed, everything else fits beside it."""
+
+    held: int
+    need: int
+
+    @classmethod
+    def beside(cls, case: Case, group: int) -> Slack:
+        """Return what components outside of ``group`` surely leave, whatever is chosen for them."""
+        others = [component for i, component in enumerate(case.components) if not group >> i & 1]
+        resident = sum(max(component.resident_mib.values(), default=0) for component in others)
+        work = max((max(row.values(), default=0) for c in others for row in c.work_mib.values()), default=0)
+        return cls(held=case.capacity_mib - resident - work, need=case.capacity_mib - resident)
+
+
+def phase_choices(tables: Tables, group: int, shapes: Sequence[Shape], *, is_whole: bool) -> list[PhaseChoice]:
+    """Return the choices for a phase in the order of their key, each with less memory than those before it.
+
+    Args:
+        group: the set of its components.
+        shapes: the cuts into stages to choose from.
+        is_whole: the phase is the whole iteration, so that only the best choice counts and nothing is ever swapped.
+    """
+    slack = Slack.beside(tables.case, group)
+    found: list[PhaseChoice] = []
+    border = Staircase()
+    for choice in _in_order(tables, group, shapes, border, slack, is_whole):
+        found.append(choice)
+        if is_whole:
+            break
+    return found
+
+
+def _in_order(
+    tables: Tables, group: int, shapes: Sequence[Shape], border: Staircase, slack: Slack, is_whole: bool
+) -> Iterator[PhaseChoice]:
+    heap: list[tuple[Any, ...]] = []
+    for runner in _runs(tables, group, shapes, slack, is_whole):
+        runner.start(heap)
+    while heap:
+        _, _, _, is_choice, _, runner, low, high, held, need = heappop(heap)
+        if border.covers(max(held, slack.held), max(need, slack.need)):
+            continue
+        if is_choice:
+            border.add(max(held, slack.held), max(need, slack.need))
+            yield runner.choice(low)
+        else:
+            runner.cut(heap, low, high)
+
+
+def _runs(
+    tables: Tables, group: int, shapes: Sequence[Shape], slack: Slack, is_whole: bool
+) -> Iterator[_Run]:
+    case = tables.case
+    resident = sum(max(case.components[i].resident_mib.values(), default=0) for i in members(group))
+    swaps = [0] if is_whole or resident <= slack.held else list(_subsets(group))
+    for shape in shapes:
+        for chunk in case.chunks:
+            for swapped in swaps:
+                found = [tables.get(stage, chunk, swapped) for stage in shape.stages]
+                complete = [table for table in found if table is not None]
+                if len(complete) == len(found):
+                    yield _Run(case, group, shape, chunk, swapped, complete, slack)
+
+
+class _Run:
+    """The search within one shape, chunk and set of swapped components."""
+
+    _serial = count()
+
+    def __init__(
+        self,
+        case: Case,
+        group: int,
+        shape: Shape,
+        chunk: int,
+        swapped: int,
+        tables: Sequence[StageTable],
+        slack: Slack,
+    ) -> None:
+        self._group = group
+        self._shape = shape
+        self._chunk = chunk
+        self._swapped = swapped
+        self._swaps = swapped.bit_count()
+        self._repeats = case.items // chunk - 1
+        self._total = case.devices
+        self._tables = tables
+        self._devices = [table.devices for table in tables]
+        self._least_time = [table.least_time for table in tables]
+        self._tracks_memory = any(max(table.held) > slack.held or max(table.need) > slack.need for table in tables)
+        self._stage_of = [next(s for s, stage in enumerate(shape.stages) if stage >> i & 1) for i in members(group)]
+
+    def start(self, heap: list[tuple[Any, ...]]) -> None:
+        """Push the box of everything."""
+        self._push(heap, [0] * len(self._tables), [len(devices) - 1 for devices in self._devices])
+
+    def cut(self, heap: list[tuple[Any, ...]], low: list[int], high: list[int]) -> None:
+        """Push both halves of a box, cut where the times of a stage differ most."""
+        widest, chosen = (-1, -1), 0
+        for stage, (a, b) in enumerate(zip(low, high, strict=True)):
+            if a < b:
+                spread = (self._tables[stage].time[a] - self._least_time[stage][b], b - a)
+                if spread > widest:
+                    widest, chosen = spread, stage
+        lower, upper = high.copy(), low.copy()
+        lower[chosen] = (low[chosen] + high[chosen]) // 2
+        upper[chosen] = lower[chosen] + 1
+        self._push(heap, low, lower)
+        self._push(heap, upper, high)
+
+    def choice(self, rows: Sequence[int]) -> PhaseChoice:
+        """Return the choice of one row for each stage."""
+        chosen = list(zip(self._tables, rows, strict=True))
+        counts = tuple(table.devices[row] for table, row in chosen)
+        pipe = self._time([table.time[row] for table, row in chosen])
+        return PhaseChoice(
+            time=pipe + max(table.onload[row] for table, row in chosen) + max(t.offload[row] for t, row in chosen),
+            swaps=self._swaps,
+            devices=sum(counts),
+            places=self._places(rows),
+            held=max(table.held[row] for table, row in chosen),
+            need=max(table.need[row] for table, row in chosen),
+            shape=self._shape,
+            chunk=self._chunk,
+            swapped=self._swapped,
+            counts=counts,
+        )
+
+    def _push(self, heap: list[tuple[Any, ...]], low: list[int], high: list[int]) -> None:
+        """Push a box, narrowed to what leaves each stage its fewest devices; nothing if it is empty."""
+        fewest = [devices[row] for devices, row in zip(self._devices, low, strict=True)]
+        used = sum(fewest)
+        free = self._total - used
+        if free < 0:
+            return
+        narrowed = []
+        for devices, row, n in zip(self._devices, high, fewest, strict=True):
+            narrowed.append(row if devices[row] <= n + free else bisect_right(devices, n + free) - 1)
+        if narrowed == low:
+            choice = self.choice(low)
+            key = (choice.time, self._swaps, used, 1, choice.places)
+            heappush(heap, (*key, self, low, low, choice.held, choice.need))
+            return
+        time = self._time([column[row] for column, row in zip(self._least_time, narrowed, strict=True)])
+        held, need = 0, 0
+        if self._swaps or self._tracks_memory:
+            bounds = list(zip(self._tables, narrowed, strict=True))
+            time += max(table.least_onload[row] for table, row in bounds)
+            time += max(table.least_offload[row] for table, row in bounds)
+            held = max(table.least_held[row] for table, row in bounds)
+            need = max(table.least_need[row] for table, row in bounds)
+        heappush(heap, (time, self._swaps, used, 0, next(self._serial), self, low, narrowed, held, need))
+
+    def _time(self, times: Sequence[int]) -> int:
+        if self._shape.is_chain:
+            return sum(times) + self._repeats * max(times)
+        return pipe_time(self._shape.paths, times, self._repeats + 1)
+
+    def _places(self, rows: Sequence[int]) -> tuple[Place, ...]:
+        counts = [table.devices[row] for table, row in zip(self._tables, rows, strict=True)]
+        return tuple(
+            (stage, counts[stage], -self._chunk, self._swapped >> i & 1)
+            for i, stage in zip(members(self._group), self._stage_of, strict=True)
+        )
+
+
+def _subsets(group: int) -> Iterator[int]:
+    subset = 0
+    while True:
+        yield subset
+        if subset == group:
+            return
+        subset = (subset - group) & group
