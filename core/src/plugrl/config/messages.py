@@ -46,11 +46,53 @@ def config_error(
     ``owners`` names the plugin of a section; ``section`` is where ``schema`` stands in the tree.
     """
     found: dict[KeyPath, list[Any]] = {}
+    listed: dict[str, list[Any]] = {}
     for item in error.errors(include_url=False):
-        found.setdefault(_key_path((*section, *item["loc"]), tree), []).append(item)
+        location = (*section, *item["loc"])
+        path = _key_path(location, tree)
+        if isinstance(tree.find(path), list | tuple) and isinstance(_part(location, len(path)), int):
+            place = _place_in_list(location, path, tree, is_missing=item["type"] == "missing")
+            listed.setdefault(place, []).append((path, item))
+        else:
+            found.setdefault(path, []).append(item)
     # What follows another key is reported there.
     given = {path: items for path, items in found.items() if not tree.is_default(path)} or found
-    return ConfigError("\n".join(_line(path, items, schema, tree, owners, section) for path, items in given.items()))
+    lines = [_line(path, items, schema, tree, owners, section) for path, items in given.items()]
+    return ConfigError("\n".join(lines + [_line_in_list(place, items, tree) for place, items in listed.items()]))
+
+
+def _part(location: tuple[int | str, ...], index: int) -> int | str | None:
+    return location[index] if index < len(location) else None
+
+
+def _place_in_list(location: tuple[int | str, ...], path: KeyPath, tree: Tree, *, is_missing: bool) -> str:
+    """Return the path of a value inside a list, `cluster.node_groups[0].label`; names of branches of a union end it."""
+    node, text = tree.find(path), dotted(path)
+    for number, part in enumerate(location[len(path) :], start=len(path) + 1):
+        if isinstance(part, int):
+            text += f"[{part}]"
+            node = node[part] if isinstance(node, list | tuple) and part < len(node) else None
+        elif isinstance(node, Mapping) and (part in node or (is_missing and number == len(location))):
+            text += f".{part}"
+            node = node.get(part)
+        else:
+            break
+    return text
+
+
+def _line_in_list(place: str, items: list[Any], tree: Tree) -> str:
+    """Return the line of a value inside a list; such a value has no origin of its own, but its list has one."""
+    path, item = items[0]
+    origin = tree.origin(path)
+    where = f" ({origin})" if origin and origin != DEFAULT else ""
+    if item["type"] == "missing":
+        return f"{place}: must be given{where}"
+    if item["type"] == "extra_forbidden":
+        return f"{place}: unknown key{where}"
+    if item["type"] in ("value_error", "assertion_error"):
+        return f"{place}: {item['ctx']['error']}{where}"
+    expected = " or ".join(dict.fromkeys(_allowed(item) for _, item in items))
+    return f"{place}: must be {expected}, not {_short(item['input'])}{where}"
 
 
 def _line(
