@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "eval": "plugrl.cli.training:evaluate",
     "accept": "plugrl.cli.accept:accept",
     "report": "plugrl.cli.report:report",
+    "plan": "plugrl.cli.plan:plan",
     "config": "plugrl.cli.config:app",
     "checkpoint": "plugrl.cli.checkpoint:app",
     "data": "plugrl.cli.data:app",

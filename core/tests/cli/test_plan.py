@@ -1,0 +1,67 @@
+"""`plugrl plan`: tables, bars, files and errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugrl.cli.app import run
+
+EXAMPLES = Path(__file__).parents[1] / "runtime" / "planner" / "planner_examples.json"
+
+
+@pytest.fixture
+def case_file(tmp_path: Path) -> Any:
+    """Writes an example to a file."""
+    cases = {case["id"]: case for case in json.loads(EXAMPLES.read_text())["cases"]}
+
+    def write(name: str) -> str:
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(cases[name]))
+        return str(path)
+
+    return write
+
+
+def test_a_case_is_solved_shown_and_written_and_the_plan_shows_the_same(
+    case_file: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan, chart = tmp_path / "plan.json", tmp_path / "plan.svg"
+    assert run(["plan", case_file("v-swap"), "--output", str(plan), "--chart", str(chart)]) == 0
+    shown = capfd.readouterr().out
+    for wanted in ("2.197 s", "1.067 times", "inference 1 | actor 7", "15,423 of 16,965 MiB", "device 1-7  ", "11.2%"):
+        assert wanted in shown, shown
+    assert json.loads(plan.read_text())["result"]["best"] == "hybrid" and chart.read_text().startswith("<svg")
+    assert run(["plan", str(plan)]) == 0
+    assert capfd.readouterr().out.splitlines()[1:] == shown.splitlines()[1:]
+
+
+def test_json_is_the_whole_plan(case_file: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", case_file("v-two-devices"), "--json"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert shown["format"] == "plugrl-plan" and shown["result"]["best"] == "spatial"
+
+
+def test_a_case_without_a_plan_shows_the_reasons_and_fails(case_file: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", case_file("v-infeasible")]) == 1
+    shown = capfd.readouterr()
+    assert "none: profile" in shown.out
+    assert "actor needs at least 29084 MiB on each device" in shown.err and "Traceback" not in shown.err
+
+
+def test_a_loop_shows_its_arrangement(case_file: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", case_file("v-loop-split")]) == 0
+    assert "environment on 2, policy on 2 devices, in 2 slices, 2.764 s" in capfd.readouterr().out
+
+
+def test_a_file_that_is_wrong_is_one_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "case.json"
+    path.write_text('{"devices": 0}')
+    assert run(["plan", str(path)]) == 1
+    shown = capfd.readouterr().err
+    assert "devices: must be a whole number" in shown and "components: is missing." in shown
+    assert run(["plan", str(tmp_path / "none.json")]) == 1
+    assert "cannot be read" in capfd.readouterr().err
