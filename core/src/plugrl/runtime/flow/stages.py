@@ -17,14 +17,15 @@ Work = Callable[["Item"], Any]
 class StageSpec:
     """A stage as a runner declares it.
 
-    name: unique in the flow. component: the worker group it runs on, or DRIVER. run: called with each portion.
+    name: unique in the flow. component: the worker group it runs on, or DRIVER. run: called with each portion, once it
+    is bound to whatever a runner's methods need besides.
     after: stages whose results it needs, declared before it. size: items of a portion where the stage wants portions of
     its own; None takes those of its phase. why: what keeps a stage with a ``size`` from taking smaller portions.
     """
 
     name: str
     component: str
-    run: Work
+    run: Callable[..., Any]
     after: tuple[str, ...] = ()
     size: int | None = None
     why: str = ""
