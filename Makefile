@@ -30,4 +30,5 @@ bench: setup
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/grpo_step.py
 	$(BIN)/python benchmarks/checkpoint.py
+	$(BIN)/python benchmarks/planner.py
 	$(BIN)/python -m pytest -q -m slow
