@@ -37,10 +37,10 @@ def test_the_enumeration_leaves_nothing_out(cases: Any, brute_force: Any) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(80))
 def test_random_cases_equal_the_enumeration(cases: Any, brute_force: Any, block: int) -> None:
     components, devices = ((3, 16), (3, 16), (4, 12), (5, 8))[block % 4]
-    for seed in range(10_000 + 100 * block, 10_100 + 100 * block):
+    for seed in range(10_000 + 25 * block, 10_025 + 25 * block):
         case = cases.random_case(seed, components=components, devices=devices, chunks=2)
         assert solve(case) == brute_force(case).result(), f"seed {seed}, {components} components, {devices} devices"
 
