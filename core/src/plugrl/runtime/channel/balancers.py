@@ -77,6 +77,7 @@ class Fifo(Balancer):
     def choose(
         self, key: Hashable, items: Sequence[Any], consumer: Consumer, waiting: Sequence[Consumer], closed: bool
     ) -> Iterable[int]:
+        """Every item, in order."""
         return range(len(items))
 
 
@@ -86,6 +87,7 @@ class LeastLoaded(Balancer):
     def choose(
         self, key: Hashable, items: Sequence[Any], consumer: Consumer, waiting: Sequence[Consumer], closed: bool
     ) -> Iterable[int]:
+        """Every item, in order, to the one with the least load alone."""
         least = min(waiting, key=lambda other: (other.load, other.number))
         return range(len(items)) if consumer is least else ()
 
@@ -96,6 +98,7 @@ class Weighted(Balancer):
     def choose(
         self, key: Hashable, items: Sequence[Any], consumer: Consumer, waiting: Sequence[Consumer], closed: bool
     ) -> Iterable[int]:
+        """Every item, the heaviest first, to the one with the least load alone."""
         least = min(waiting, key=lambda other: (other.load, other.number))
         if consumer is not least:
             return ()
@@ -111,6 +114,7 @@ class Sticky(Balancer):
     def choose(
         self, key: Hashable, items: Sequence[Any], consumer: Consumer, waiting: Sequence[Consumer], closed: bool
     ) -> Iterable[int]:
+        """Items of no affinity, of this consumer's, and of those that nobody has yet."""
         for index, item in enumerate(items):
             if item.affinity is None:
                 yield index
@@ -123,6 +127,7 @@ class Sticky(Balancer):
             self._owner.popitem(last=False)
 
     def lost(self, consumer: Consumer) -> None:
+        """Let others have what was meant for it."""
         for affinity in [name for name, owner in self._owner.items() if owner is consumer]:
             del self._owner[affinity]
 
@@ -146,6 +151,7 @@ class KarmarkarKarp(Balancer):
     def choose(
         self, key: Hashable, items: Sequence[Any], consumer: Consumer, waiting: Sequence[Consumer], closed: bool
     ) -> Iterable[int]:
+        """The items of this consumer's part, and of the parts that are anybody's."""
         self._divide(items, closed)
         seat = self._seat.get(consumer.name)
         if seat is None and len(self._seat) < self._consumers:
@@ -155,11 +161,13 @@ class KarmarkarKarp(Balancer):
         return [index for index, item in enumerate(items) if self._part.get(item.number, -1) in mine]
 
     def lost(self, consumer: Consumer) -> None:
+        """Let others have what was meant for it."""
         seat = self._seat.pop(consumer.name, None)
         if seat is not None:
             self._free.add(seat)
 
     def taken(self, number: int) -> None:
+        """Forget whose part it was."""
         self._part.pop(number, None)
 
     def _divide(self, items: Sequence[Any], closed: bool) -> None:

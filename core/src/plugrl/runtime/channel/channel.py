@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Hashable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from plugrl.errors import PeerLostError, RuntimeTimeout, UserError
 from plugrl.runtime import trace
@@ -17,6 +17,9 @@ from plugrl.runtime.transport.endpoint import Endpoint
 from plugrl.runtime.transport.pending import DEFAULT_TIMEOUT_S, Pending
 from plugrl.runtime.transport.requests import Reply
 from plugrl.runtime.transport.segments import Block, NoMemory
+
+if TYPE_CHECKING:
+    from plugrl.runtime.channel.home import Participant
 
 DEFAULT_KEY = "default"
 _GRACE_S = 0.9
@@ -41,13 +44,58 @@ class Channel:
 
     Every wait has a ``timeout``: seconds, 60 when omitted; 0 does not wait, None waits for ever. With
     ``async_op=True`` a call returns at once with a :class:`~plugrl.runtime.transport.Pending`, for threads
-    (``wait``) and coroutines (``await``) alike. Made by :func:`create_channel` and :func:`connect_channel`.
+    (``wait``) and coroutines (``await``) alike. Made by :meth:`create` and :meth:`connect`.
     """
+
+    @classmethod
+    def create(
+        cls,
+        owner: Participant,
+        name: str,
+        maxsize: int = 0,
+        max_bytes: int = 0,
+        *,
+        exist_ok: bool = False,
+        balancer: str = "fifo",
+        balancer_options: Mapping[str, Any] | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT_S,
+    ) -> Channel:
+        """Create a channel in the run of a session or a worker.
+
+        Args:
+            owner: the session, or the worker.
+            name: unique in the run.
+            maxsize, max_bytes: what may wait under each key, in items and in bytes; 0 is no bound. One item that is
+                larger than ``max_bytes`` is admitted into an empty queue.
+            exist_ok: connect when the name is taken.
+            balancer: who gets which item: ``fifo``, ``least_loaded``, ``weighted``, ``sticky``, ``kk``, or a plugin's.
+
+        Raises:
+            UserError: the name is taken, or unfit.
+            NotRegistered, ConfigError: the balancer is unknown, or does not take the options.
+        """
+        from plugrl.runtime.channel import home
+
+        options = ChannelOptions(
+            maxsize=maxsize,
+            max_bytes=max_bytes,
+            balancer=balancer,
+            balancer_options=tuple((balancer_options or {}).items()),
+        )
+        return home.create(owner, name, options, exist_ok=exist_ok, timeout=timeout)
+
+    @classmethod
+    def connect(cls, owner: Participant, name: str, *, timeout: float | None = DEFAULT_TIMEOUT_S) -> Channel:
+        """Return the channel of this name as soon as somebody has created it. Raises RuntimeTimeout."""
+        from plugrl.runtime.channel import home
+
+        return home.connect(owner, name, timeout=timeout)
 
     def __init__(self, endpoint: Endpoint, server: str, name: str) -> None:
         self.name = name
         self.server = server
         self._endpoint = endpoint
+        self.on_delete: Callable[[], None] = lambda: None
         self._consumer = f"{endpoint.hub.uid}.{next(_consumers)}"
 
     # ----------------------------------------------------------------- putting
@@ -168,6 +216,7 @@ class Channel:
     def delete(self, *, timeout: float | None = DEFAULT_TIMEOUT_S) -> None:
         """Close the channel, drop what is in it, and let its name be used again."""
         self._ask("delete", {}, timeout)
+        self.on_delete()
 
     def info(self, *, timeout: float | None = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
         """Return the channel's options and how many keys, items and consumers it has."""
@@ -217,8 +266,7 @@ class Channel:
             if attributes is not None:
                 attributes["transport"] = "shm" if block is not None else "net" if connection.network else "inline"
             if block is None:
-                payload = [encoded.payload()] if encoded.size else []
-                return self._request(operation, arguments, timeout, _nothing, payload)
+                return self._request(operation, arguments, timeout, _nothing, encoded.buffers())
             return self._request(operation, arguments, timeout, _nothing, block=block)
 
     def _place_in_memory(self, encoded: Any, connection: Connection) -> Block | None:

@@ -17,7 +17,7 @@ class PayloadSpec:
 
     Attributes:
         size: bytes of all tensors and arrays.
-        device_types: of the tensors, ``("cpu", "cuda")``.
+        device_types: types of the devices that the tensors are on, as torch calls them.
         inline_bytes: what may travel within a message.
         strict_device: another device counts as another node.
         memory: why shared memory is not to be had, empty when it is.
@@ -78,6 +78,7 @@ class Local(Transport):
     reason = "same process: by reference"
 
     def can(self, source: Address, target: Address, spec: PayloadSpec) -> float | None:
+        """Nothing to carry, within one process."""
         return 0.0 if source.uid == target.uid else None
 
 
@@ -88,6 +89,7 @@ class Inline(Transport):
     reason = "small: within the message"
 
     def can(self, source: Address, target: Address, spec: PayloadSpec) -> float | None:
+        """For small payloads."""
         if source.uid == target.uid or spec.size > spec.inline_bytes:
             return None
         return 20.0 + spec.size / 2e3
@@ -101,6 +103,7 @@ class SharedMemory(Transport):
     host_memory = True
 
     def can(self, source: Address, target: Address, spec: PayloadSpec) -> float | None:
+        """Where both ends share memory."""
         if source.uid == target.uid or not near(source, target, spec) or spec.memory:
             return None
         return 60.0 + spec.size / 8e3
@@ -113,6 +116,7 @@ class Network(Transport):
     reason = "nothing nearer: sockets"
 
     def can(self, source: Address, target: Address, spec: PayloadSpec) -> float | None:
+        """Between any two processes."""
         return None if source.uid == target.uid else 150.0 + spec.size / 1e3
 
 

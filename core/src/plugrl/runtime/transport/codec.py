@@ -51,11 +51,16 @@ class Encoded:
         for offset, piece in self._pieces:
             _copy(piece, target[offset : offset + _size(piece)])
 
-    def payload(self) -> bytearray:
-        """Return the payload in memory of this process."""
-        data = bytearray(self.size)
-        self.write_to(memoryview(data))
-        return data
+    def buffers(self) -> list[bytes | memoryview]:
+        """Return the payload as pieces, without a copy of what lies on the host in one piece already."""
+        found: list[bytes | memoryview] = []
+        end = 0
+        for offset, piece in self._pieces:
+            if offset > end:
+                found.append(bytes(offset - end))
+            found.append(_bytes_of(piece))
+            end = offset + _size(piece)
+        return found
 
 
 def encode(tree: Any, export: Export | None = None) -> Encoded:
@@ -141,6 +146,18 @@ class _Pickler(pickle.Pickler):
 
 def _size(piece: Any) -> int:
     return len(piece) if isinstance(piece, bytes) else int(piece.nbytes)
+
+
+def _bytes_of(piece: Any) -> bytes | memoryview:
+    if isinstance(piece, bytes):
+        return piece
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(piece, torch.Tensor):
+        return memoryview(piece.reshape(-1).view("u1"))
+    if not piece.numel():
+        return b""
+    flat = piece.contiguous().cpu().view(-1).view(torch.uint8)
+    return memoryview(flat.numpy())
 
 
 def _copy(piece: Any, target: memoryview) -> None:

@@ -224,11 +224,10 @@ class Endpoint:
                 connection.send((*head, False), segments=[(segment_of(block), descriptor)], deadline=deadline)
             elif choice.transport is choices.INLINE or len(connection.flows) == 1 or not encoded.size:
                 # One connection, one stream: the payload follows its header.
-                connection.send((*head, False), [encoded.payload()], deadline=deadline)
+                connection.send((*head, False), encoded.buffers(), deadline=deadline)
             else:
-                payload = encoded.payload()
                 connection.send((*head, True), deadline=deadline)
-                connection.bulk().send(pickle.dumps(("payload", ident, [])), [payload], deadline=deadline)
+                connection.bulk().send(pickle.dumps(("payload", ident, [])), encoded.buffers(), deadline=deadline)
         except (FlowLost, TimeoutError) as error:
             self._leave_window(connection, ident)
             if block is not None:

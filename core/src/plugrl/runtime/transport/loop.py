@@ -19,11 +19,17 @@ logger = logging.getLogger(__name__)
 class Source(Protocol):
     """A socket that the loop looks after."""
 
-    def fileno(self) -> int: ...
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        ...
 
-    def on_ready(self, readable: bool, writable: bool) -> None: ...
+    def on_ready(self, readable: bool, writable: bool) -> None:
+        """Take note that it can be read or written."""
+        ...
 
-    def on_fault(self, error: Exception) -> None: ...
+    def on_fault(self, error: Exception) -> None:
+        """Take note that :meth:`on_ready` raised."""
+        ...
 
 
 class Timer:

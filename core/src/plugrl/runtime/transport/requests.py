@@ -33,13 +33,17 @@ class Reply:
 class Service(Protocol):
     """Something that other processes ask. All methods run in the loop's thread and must not wait."""
 
-    def on_request(
-        self, connection: Connection, ident: int, body: Any, payload: Buffer, segments: Segments
-    ) -> None: ...
+    def on_request(self, connection: Connection, ident: int, body: Any, payload: Buffer, segments: Segments) -> None:
+        """Take a request, to be answered now or later by :meth:`Requests.reply`."""
+        ...
 
-    def on_notice(self, connection: Connection, body: Any) -> None: ...
+    def on_notice(self, connection: Connection, body: Any) -> None:
+        """Take what needs no answer."""
+        ...
 
-    def on_lost(self, connection: Connection) -> None: ...
+    def on_lost(self, connection: Connection) -> None:
+        """Take note that a connection has ended."""
+        ...
 
 
 class Requests:

@@ -8,6 +8,7 @@ in a queue what does not fit.
 from __future__ import annotations
 
 import array
+import mmap
 import os
 import select
 import socket
@@ -20,13 +21,14 @@ from collections.abc import Callable, Sequence
 from plugrl.errors import RuntimeTimeout
 from plugrl.runtime.transport.loop import Loop
 
-Buffer = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 _PREFIX = struct.Struct("!IIQ")
 _READ_BYTES = 256 * 2**10
 _TURN_BYTES = 2**20
 """Read from one connection before the others have their turn."""
 _WRITE_BYTES = 2**20
+_LARGE_BYTES = 4 * 2**20
 _DESCRIPTORS = 16
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize)
 
@@ -54,7 +56,7 @@ class Flow:
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
         self._frame: tuple[bytes, int] | None = None
-        self._payload = bytearray()
+        self._payload: bytearray | mmap.mmap = bytearray()
         self._filled = 0
         self._expected = 0
         self.lost: str | None = None
@@ -246,7 +248,7 @@ class Flow:
         if there == payload_size:
             self._payload = data[start : start + there]
         else:
-            self._payload = bytearray(payload_size)
+            self._payload = _memory(payload_size)
             self._payload[:there] = data[start : start + there]
         del data[: start + there]
         self._frame, self._filled, self._expected = (header, payload_size), there, descriptors
@@ -273,6 +275,19 @@ class Flow:
                     os.close(number)
             self._queue.clear()
         self._on_lost(self, reason)
+
+
+def _memory(size: int) -> bytearray | mmap.mmap:
+    """Return memory for a payload: large ones in huge pages where there are such, which are quickly had and freed."""
+    if size < _LARGE_BYTES:
+        return bytearray(size)
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            pass  # A kernel without them.
+    return memory
 
 
 def _parts(header: bytes, payload: Sequence[Buffer], descriptors: int) -> list[memoryview]:
