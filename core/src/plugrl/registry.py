@@ -64,6 +64,7 @@ REGISTRY_MODULES: Mapping[str, str] = {
     "logger": "plugrl.tracking.registry",
     "dataset": "plugrl.data.registry",
     "hardware": "plugrl.runtime.placement.hardware",
+    "balancer": "plugrl.runtime.channel.balancers",
 }
 """The light module that holds the registry of each kind, at its top level. Platforms come first: see the loader."""
 

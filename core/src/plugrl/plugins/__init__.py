@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.plugins.entries import (
     AdvantageEntry,
+    BalancerEntry,
     ConfigSection,
     DatasetEntry,
     EngineEntry,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PLUGIN_API",
     "AdvantageEntry",
+    "BalancerEntry",
     "Check",
     "ConfigSection",
     "DatasetEntry",

@@ -278,6 +278,14 @@ class DatasetEntry(Entry):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BalancerEntry(Entry):
+    """Who gets which item of a channel."""
+
+    kind: ClassVar[str] = "balancer"
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class HardwareEntry(Entry):
     """A type of hardware that node groups are placed by, such as a robot; the target derives from ``HardwareUnit``."""
 

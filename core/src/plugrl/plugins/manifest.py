@@ -13,6 +13,7 @@ from typing import Any
 
 from plugrl.plugins.entries import (
     AdvantageEntry,
+    BalancerEntry,
     DatasetEntry,
     EngineEntry,
     Entry,
@@ -48,6 +49,7 @@ CONTRIBUTIONS: Mapping[str, type[Entry]] = {
     "loggers": LoggerEntry,
     "datasets": DatasetEntry,
     "hardware": HardwareEntry,
+    "balancers": BalancerEntry,
 }
 """Field of :class:`Plugin` -> the entries it holds. A new kind is a line here and in ``registry.REGISTRY_MODULES``."""
 
@@ -82,6 +84,7 @@ class Plugin:
     loggers: tuple[LoggerEntry, ...] = ()
     datasets: tuple[DatasetEntry, ...] = ()
     hardware: tuple[HardwareEntry, ...] = ()
+    balancers: tuple[BalancerEntry, ...] = ()
     hooks: str | None = None
     patches: tuple[Patch, ...] = ()
     worker_env: Mapping[str, str] | None = None

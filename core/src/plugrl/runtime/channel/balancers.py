@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plugrl.errors import ConfigError, UserError
+from plugrl.errors import ConfigError, PluginError, UserError
 from plugrl.registry import Registry
 
 _AFFINITIES = 65_536
@@ -213,7 +213,13 @@ def _lazily_sorted(items: Sequence[Any]) -> Iterable[int]:
         yield heapq.heappop(heap)[1]
 
 
-BALANCERS: Registry[type[Balancer]] = Registry("balancer")
+def check_balancer(key: Any, value: Any) -> None:
+    """Raise PluginError unless ``value`` is a :class:`Balancer` class."""
+    if not isinstance(value, type) or not issubclass(value, Balancer):
+        raise PluginError(f'Balancer "{key}" must be a subclass of Balancer, got {value!r}.')
+
+
+BALANCERS: Registry[type[Balancer]] = Registry("balancer", check=check_balancer)
 
 for _name, _class, _summary in (
     ("fifo", Fifo, "first come, first served"),
