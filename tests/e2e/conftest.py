@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from plugrl.testing.fork_server import shared_server
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 240
 
@@ -64,25 +66,25 @@ class Cli:
         path.write_text(yaml.safe_dump(values))
         return path
 
+    def environment(self) -> dict[str, str]:
+        """The variables of a command; writes the reward that they make importable."""
+        (self.folder / "plugrl_e2e_reward.py").write_text(REWARD)
+        return {**os.environ, "PYTHONPATH": str(self.folder)}
+
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command without waiting for it."""
-        (self.folder / "plugrl_e2e_reward.py").write_text(REWARD)
-        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
         process = subprocess.Popen(
             [sys.executable, "-m", "plugrl", *arguments],
-            cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=self.folder, env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.started.append(process)
         return process
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        process = self.start(*arguments)
-        try:
-            out, err = process.communicate(timeout=DEADLINE_S)
-        finally:
-            process.kill()
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        """Run a command to its end, in a process that begins with what it would import first."""
+        return shared_server().run(
+            "-m", "plugrl", *arguments, cwd=self.folder, env=self.environment(), timeout=DEADLINE_S
+        )
 
     def metrics(self, name: str) -> dict[int, dict[str, float]]:
         """Metrics of the reinforcement-learning steps of a run, by step."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from plugrl.testing.fork_server import shared_server
 from plugrl.testing.kit.conformance import Target, run_conformance, targets_of
 from plugrl.testing.kit.results import Report
 from plugrl.testing.ranks import ranks
@@ -34,6 +35,6 @@ def run(vdev: Target) -> Run:
     """Return a function that runs levels, or single checks of them, with variables of the device."""
 
     def run(*levels: str, only: tuple[str, ...] = (), **variables: str) -> Report:
-        return run_conformance(vdev, levels, only=only, env=variables)
+        return run_conformance(vdev, levels, only=only, env=variables, server=shared_server("torch"))
 
     return run

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from plugrl.envs.base import StepResult, VecEnv
+from plugrl.testing.fork_server import shared_server
 from plugrl.testing.kit import env_scenes
 from plugrl.testing.kit.checks import CheckFailed, checks_of
 from plugrl.testing.kit.conformance import run_conformance, targets_of
@@ -20,7 +21,8 @@ OURS = {"engine_fsdp": "engine", "models_hf": "model", "rollout_hf": "rollout"}
 @pytest.mark.parametrize(("plugin", "kit"), OURS.items())
 def test_our_own_contributions_conform(plugin: str, kit: str) -> None:
     (target,) = targets_of(plugin)
-    report = run_conformance(target, (kit,), settings=Settings(), env={"VERL_PLATFORM": "cpu"})
+    report = run_conformance(target, (kit,), settings=Settings(), env={"VERL_PLATFORM": "cpu"},
+                             server=shared_server())  # fmt: skip
     assert report.passed and report.executed == len(report.results) >= 5, report.results
 
 
@@ -44,7 +46,8 @@ def test_what_is_wrong_is_found_by_its_check(wrong: str) -> None:
     (target,) = targets_of(plugin)
     env = {"VERL_PLATFORM": "cpu", "WRONG": wrong, "PYTHONPATH": str(Path(__file__).parent)}
     settings = Settings(modules=("wrong_contributions",))
-    report = run_conformance(target, (OURS[plugin],), only=(check,), settings=settings, env=env)
+    report = run_conformance(target, (OURS[plugin],), only=(check,), settings=settings, env=env,
+                             server=shared_server())  # fmt: skip
     (result,) = report.results
     assert result.status == "failed" and words in result.detail, result
 

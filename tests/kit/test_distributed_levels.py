@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from plugrl.testing.fork_server import shared_server
 from plugrl.testing.kit.checks import CheckFailed, CheckSkipped, KitCheck, checks_of
 from plugrl.testing.kit.conformance import Target, run_conformance, targets_of
 from plugrl.testing.kit.context import Context
@@ -60,7 +61,7 @@ def wrong(vdev: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 
     from plugrl_platform_vdev.platform import VdevPlatform
 
-    ranks = RankPool(2, platform="vdev")
+    ranks = RankPool(2, platform="vdev", server=shared_server("torch"))
     pool = MutantPool(ranks)
     yield _context(VdevPlatform(), "vdev", tmp_path_factory.mktemp("l3"), pool, frozenset(vdev.declared)), pool
     ranks.close()

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from plugrl.testing.fork_server import shared_server
+
 ROOT = Path(__file__).resolve().parents[2]
 STAND_INS = ROOT / "tests" / "packages"
 DEADLINE_S = 200
@@ -68,22 +70,24 @@ def vendors() -> list[Vendor]:
 
 @pytest.fixture(scope="session")
 def answer() -> Callable[..., Any]:
-    """A function that runs code where stand-ins are importable; the code prints one JSON value on its last line."""
+    """A function that runs code where stand-ins are importable; the code prints one JSON value on its last line.
 
-    def run(code: str, *stand_ins: str, argument: Any = None, **variables: str) -> Any:
+    With ``torch`` its process begins with torch imported, the real one.
+    """
+
+    def run(code: str, *stand_ins: str, argument: Any = None, torch: bool = False, **variables: str) -> Any:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PLUGRL_", "VERL_", "RLINF_", "USE_FLAGCX"))}
         folders = [str(STAND_INS / "sdk_common"), *(str(STAND_INS / name) for name in stand_ins)]
         programs = [folder + "/bin" for folder in folders if os.path.isdir(folder + "/bin")]
         clean["STAND_INS"] = str(STAND_INS)
         clean["PATH"] = os.pathsep.join([*programs, clean["PATH"]])
         clean["PYTHONPATH"] = os.pathsep.join([*folders, *filter(None, [clean.get("PYTHONPATH")])])
-        done = subprocess.run(
-            [sys.executable, "-c", code, json.dumps(argument)],
-            env={**clean, **variables},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
+        arguments, env = ["-c", code, json.dumps(argument)], {**clean, **variables}
+        if torch:
+            done = shared_server("torch", "torch.distributed.fsdp").run(*arguments, env=env, timeout=DEADLINE_S)
+        else:
+            command = [sys.executable, *arguments]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -139,10 +139,11 @@ def asked(answer: Callable[..., Any], vendors: list[Any]) -> dict[str, Any]:
     """Everything that was asked of each platform. torch can have one foreign device type: each gets its process."""
     names = [vendor.name for vendor in vendors]
     shared = [name for name in names if name not in STAND_INS]
-    found = answer(ASK, argument={"names": shared, "hip": "7.1"})
+    found = answer(ASK, argument={"names": shared, "hip": "7.1"}, torch=True)
     for name, sdk in STAND_INS.items():
         wanted = {"names": [name], "use": True}
-        found |= answer(ASK, sdk, argument=wanted, VLLM_ASCEND_TASK_QUEUE_ENABLE="2", ASCEND_HOME_PATH="/nowhere")
+        variables = {"VLLM_ASCEND_TASK_QUEUE_ENABLE": "2", "ASCEND_HOME_PATH": "/nowhere"}
+        found |= answer(ASK, sdk, argument=wanted, torch=True, **variables)
     return found
 
 
@@ -192,7 +193,7 @@ print(json.dumps([cls.__module__, cls.__mro__[1].__module__]))
 
 
 def test_megatron_is_there_once_its_package_is(answer: Callable[..., Any]) -> None:
-    found = answer(MEGATRON, "sdk_megatron")
+    found = answer(MEGATRON, "sdk_megatron", torch=True)
     assert found == ["plugrl_platform_metax.engines.megatron", "plugrl_engine_megatron.backends"]
 
 
@@ -221,5 +222,6 @@ def test_an_npu_shares_memory_from_certain_versions_on(answer: Callable[..., Any
         ("25.5.0", "8.2.RC1"): False,
         ("nonsense", "8.3.0"): False,
     }
-    found = answer(IPC, "sdk_ascend", argument=list(map(list, cases)), ASCEND_HOME_PATH=str(tmp_path / "cann"))
+    variables = {"ASCEND_HOME_PATH": str(tmp_path / "cann")}
+    found = answer(IPC, "sdk_ascend", argument=list(map(list, cases)), torch=True, **variables)
     assert dict(zip(cases, found, strict=True)) == cases

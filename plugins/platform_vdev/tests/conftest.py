@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from plugrl.testing.fork_server import shared_server
 from plugrl.testing.ranks import RankPool, ranks
 
 __all__ = ["ranks"]
@@ -33,7 +34,8 @@ def collectives_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def python_pool(collectives_log: Path) -> Iterator[RankPool]:
     """Two ranks on the build that needs no compiler: vccl is the same on both builds."""
-    pool = PatientPool(2, platform="vdev", env={"VDEV_BUILD": "python", "VDEV_LOG": str(collectives_log)})
+    pool = PatientPool(2, platform="vdev", env={"VDEV_BUILD": "python", "VDEV_LOG": str(collectives_log)},
+                       server=shared_server("torch"))  # fmt: skip
     try:
         yield pool
     finally:

@@ -18,7 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from plugrl.testing.fork_server import ForkedProcess, ForkServer
 
 START_TIMEOUT_S = 120.0
 GRACE_S = 5.0
@@ -31,7 +33,7 @@ class RankError(AssertionError):
 
 @dataclass
 class _Process:
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | ForkedProcess
     connection: Connection
     log: Path
 
@@ -43,6 +45,7 @@ class RankPool:
         platform: registered name of the platform of the ranks. A process holds one for its life, so a pool does.
         env: variables that the processes start with beside those of this one.
         folder: where the pool keeps its files while it lives; the system's folder for such when omitted.
+        server: what the processes are forked from; each is an interpreter of its own when omitted.
     """
 
     def __init__(
@@ -52,10 +55,12 @@ class RankPool:
         platform: str = "cpu",
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
+        server: ForkServer | None = None,
     ) -> None:
         self.size = size
         self.platform = platform
         self._env = dict(env or {})
+        self._server = server
         self._others: dict[str, RankPool] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="plugrl-ranks-", dir=folder)
         self._processes: dict[int, _Process] = {}
@@ -79,8 +84,11 @@ class RankPool:
         pool's has processes of its own, kept as these are. Raises RankError.
         """
         if platform is not None and platform != self.platform:
-            other = self._others.setdefault(platform, RankPool(self.size, platform=platform, env=self._env))
-            return other.run(function, *args, world=world, timeout_s=timeout_s, process_group=process_group, **kwargs)
+            if platform not in self._others:
+                self._others[platform] = RankPool(self.size, platform=platform, env=self._env, server=self._server)
+            return self._others[platform].run(
+                function, *args, world=world, timeout_s=timeout_s, process_group=process_group, **kwargs
+            )
         if not 1 <= world <= self.size:
             raise ValueError(f"a pool of {self.size} cannot run {world} ranks")
         self._calls += 1
@@ -110,19 +118,21 @@ class RankPool:
             ours, theirs = socket.socketpair()
             log = Path(self._folder.name) / f"rank-{rank}.log"
             with theirs, open(log, "wb") as stream:
-                popen = subprocess.Popen(
-                    [sys.executable, "-m", "plugrl.testing.rank_process", str(theirs.fileno()), self.platform],
-                    pass_fds=(theirs.fileno(),),
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **self._env},
-                )
+                popen = self._launch(theirs.fileno(), stream)
             self._processes[rank] = _Process(popen, Connection(ours.detach()), log)
         answers = self._collect_from(missing, time.monotonic() + START_TIMEOUT_S)
         bad = [f"rank {rank}: {text}" for rank, (good, text) in answers.items() if not good]
         if bad:
             self._end(missing)
             raise RankError("the ranks did not start: " + "\n".join(bad))
+
+    def _launch(self, descriptor: int, log: IO[bytes]) -> subprocess.Popen[bytes] | ForkedProcess:
+        arguments = ["-m", "plugrl.testing.rank_process", str(descriptor), self.platform]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **self._env}
+        if self._server is not None:
+            return self._server.start(*arguments, stdout=log, stderr=log, pass_fds=(descriptor,), env=env)
+        command = [sys.executable, *arguments]
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, pass_fds=(descriptor,), env=env)
 
     def _collect(self, world: int, deadline: float) -> dict[int, tuple[bool, Any]]:
         return self._collect_from(range(world), deadline)

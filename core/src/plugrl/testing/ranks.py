@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from plugrl.testing.fork_server import shared_server
 from plugrl.testing.rank_pool import RankError, RankPool, message
 
 __all__ = ["RankError", "RankPool", "message", "ranks"]
@@ -25,7 +26,7 @@ def ranks() -> Iterator[RankPool]:
     if _shared:
         yield _shared[0]
         return
-    pool = RankPool()
+    pool = RankPool(server=shared_server())
     _shared.append(pool)
     try:
         yield pool

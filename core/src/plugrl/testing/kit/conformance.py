@@ -13,6 +13,7 @@ from plugrl.errors import UserError, nearest, one_of
 from plugrl.platforms.capabilities import LEVELS
 from plugrl.plugins.ledger import Ledger, PluginRecord
 from plugrl.plugins.loader import load_plugins
+from plugrl.testing.fork_server import ForkServer
 from plugrl.testing.kit.process import Job
 from plugrl.testing.kit.results import CheckResult, Report
 from plugrl.testing.kit.runner import Progress, blocked_level, run_level
@@ -101,9 +102,10 @@ def run_conformance(
     settings: Settings | None = None,
     progress: Progress | None = None,
     env: dict[str, str] | None = None,
+    server: ForkServer | None = None,
 ) -> Report:
     """Run the levels (default: all that apply) on a target. ``env`` is laid over the environment of each level
-    and over what the settings say.
+    and over what the settings say. ``server`` forks the processes of the levels after L0, for tests of the kit.
 
     Levels that do not apply are left out. ``only`` are ids of checks. A level that is blocked, or whose gate fails,
     blocks those after it. Raises UnknownExpectation when an expected failure names nothing that exists, UserError when
@@ -131,7 +133,7 @@ def run_conformance(
             xfail=settings.xfail,
             options=settings.options,
         )
-        run = run_level(job, progress=progress, env={**settings.env, **(env or {})})
+        run = run_level(job, progress=progress, env={**settings.env, **(env or {})}, server=server)
         results += run.results
         facts.update(run.facts)
         blocks = run.blocks

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
+from plugrl.testing.fork_server import ForkedProcess, ForkServer
 from plugrl.testing.kit.process import Job, expected_failure
 from plugrl.testing.kit.results import CheckResult
 
@@ -29,6 +30,8 @@ GRACE_S = 30.0
 
 RESTARTS = 5
 """How often a level begins anew after a crash or a hang; after that the rest of it is blocked."""
+
+_Process = subprocess.Popen[bytes] | ForkedProcess
 
 Progress = Callable[[str, int, int, str], None]
 """Called with level, number of checks done, number of all, and the id of the one that begins."""
@@ -43,12 +46,21 @@ class LevelRun:
     blocks: str = ""
 
 
-def run_level(job: Job, *, progress: Progress | None = None, env: dict[str, str] | None = None) -> LevelRun:
-    """Run one level. ``env`` is laid over the environment of its process."""
+def run_level(
+    job: Job,
+    *,
+    progress: Progress | None = None,
+    env: dict[str, str] | None = None,
+    server: ForkServer | None = None,
+) -> LevelRun:
+    """Run one level. ``env`` is laid over the environment of its process.
+
+    ``server`` forks the process, for a level that imports what it has imported anyway: L0 asks for it before torch.
+    """
     run = LevelRun()
     for attempt in range(RESTARTS + 1):
         done = tuple(result.id for result in run.results)
-        watch = _Watch(replace(job, done=done), run, progress)
+        watch = _Watch(replace(job, done=done), run, progress, server if job.level != "L0" else None)
         ended = watch.follow(env or {})
         if not ended:
             break
@@ -74,13 +86,14 @@ def run_level(job: Job, *, progress: Progress | None = None, env: dict[str, str]
 class _Watch:
     """One process of a level, from its start to its end."""
 
-    def __init__(self, job: Job, run: LevelRun, progress: Progress | None) -> None:
+    def __init__(self, job: Job, run: LevelRun, progress: Progress | None, server: ForkServer | None) -> None:
         self.plan: dict[str, dict[str, Any]] = {}
         self.ready = False
         self.current: str | None = None
         self._job = job
         self._run = run
         self._progress = progress
+        self._server = server
         self._deadline = time.monotonic() + START_S
 
     def follow(self, env: dict[str, str]) -> str:
@@ -91,12 +104,12 @@ class _Watch:
                 overdue = self.plan[self.current]["deadline_s"] if self.current else START_S
                 return f"gave no answer within {overdue:g} s and was ended. {_last_words(log)}"
             try:
-                process.wait(timeout=GRACE_S)
+                code = process.wait(timeout=GRACE_S)
             except subprocess.TimeoutExpired:
                 return f"did not end within {GRACE_S:g} s after its last word and was ended. {_last_words(log)}"
-            if process.returncode == 0:
+            if code == 0:
                 return ""
-            return f"{_ending(process.returncode)}. {_last_words(log)}"
+            return f"{_ending(code)}. {_last_words(log)}"
 
     def next_id(self) -> str | None:
         """Return the first check of the plan without a result."""
@@ -104,20 +117,12 @@ class _Watch:
         return next((name for name in self.plan if name not in done), None)
 
     @contextlib.contextmanager
-    def _process(self, env: dict[str, str], log: IO[bytes]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    def _process(self, env: dict[str, str], log: IO[bytes]) -> Iterator[tuple[_Process, int]]:
         reading, writing = os.pipe()
         variables = {key: value for key, value in os.environ.items() if key not in ("PLUGRL_PLUGINS", "PLUGRL_STRICT")}
         chosen = {"VERL_PLATFORM": self._job.platform} if self._job.platform and self._job.level != "L0" else {}
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "plugrl.testing.kit.process", str(writing)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=(writing,),
-                start_new_session=True,
-                env={**variables, **chosen, **env},
-            )
+            process = self._launch(writing, log, {**variables, **chosen, **env})
         finally:
             os.close(writing)
         try:
@@ -134,6 +139,14 @@ class _Watch:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()  # type: ignore[union-attr]
             os.close(reading)
+
+    def _launch(self, descriptor: int, log: IO[bytes], env: dict[str, str]) -> _Process:
+        arguments = ["-m", "plugrl.testing.kit.process", str(descriptor)]
+        common: dict[str, Any] = {"pass_fds": (descriptor,), "start_new_session": True, "env": env}
+        if self._server is not None:
+            return self._server.start(*arguments, stdin=subprocess.PIPE, stdout=log, stderr=log, **common)
+        command = [sys.executable, *arguments]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, **common)
 
     def _read(self, stream: int) -> bool | None:
         """Read events until the other end closes (True) or a deadline passes (None)."""
