@@ -69,6 +69,12 @@ def events() -> list[Event]:
     return list(_ring or ())
 
 
+def take() -> list[Event]:
+    """Return what is recorded, oldest first, and forget it."""
+    ring = _ring
+    return [] if ring is None else [ring.popleft() for _ in range(len(ring))]
+
+
 def flush(path: str | Path) -> int:
     """Append what is recorded to a file, an event a line, and forget it; return the number of events."""
     ring = _ring
