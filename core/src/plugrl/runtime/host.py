@@ -11,11 +11,13 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from plugrl.errors import PlugRLError
+from plugrl.runtime import trace
 from plugrl.runtime.device_assignment import AssignedDevice, DeviceTaker
 from plugrl.runtime.failure import Failure, RankInfo
 from plugrl.runtime.process import started_at
@@ -140,10 +142,21 @@ class Host:
         try:
             args, kwargs = common
             own_args, own_kwargs = own or ((), {})
-            with self._platform.nvtx_range(f"{self._info.group}.{method}"):
+            with self._marked(method):
                 return getattr(self._worker, method)(*args, *own_args, **{**kwargs, **own_kwargs})
         except BaseException as error:
             return Failure.capture(error, self._info, method)
+
+    def trace_events(self) -> list[trace.Event]:
+        """Hand over what this process recorded for the timeline, and forget it."""
+        return trace.take()
+
+    @contextmanager
+    def _marked(self, method: str) -> Iterator[None]:
+        """Show a call in the platform's profiler and in the timeline."""
+        label = f"{self._info.group}.{method}"
+        with self._platform.nvtx_range(label), trace.span(label):
+            yield
 
     def ping(self) -> None:
         """Answer; queued behind a call that hangs, it fails when this process dies."""
