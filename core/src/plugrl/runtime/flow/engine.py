@@ -125,8 +125,8 @@ class _Run:
 
     def _do(self, item: Item) -> None:
         stage = item.stage
-        attributes = {"component": stage.component, "portion": item.index, "start": item.start, "stop": item.stop}
-        with self._using(item) if self._using else nullcontext():
+        attributes = {"component": stage.component, "after": stage.after, "start": item.start, "stop": item.stop}
+        with self._using(item) if self._using and not stage.transfer else nullcontext():
             begin = time.perf_counter() - self._start
             with trace.span(stage.name, flow=True, **attributes):
                 if stage.transfer:

@@ -110,7 +110,10 @@ class Schedule:
             if other.start < item.stop and item.start < other.stop
         ]  # fmt: skip
         self._inputs[item] = inputs
-        self._reach[item] = max([item.stop, *(self._reach[other] for other in inputs)])
+        # What an earlier phase or round gave stands before this item in any case.
+        place = (item.stage.phase, item.stage.turn)
+        beside = [other for other in inputs if (other.stage.phase, other.stage.turn) == place]
+        self._reach[item] = max([item.stop, *(self._reach[other] for other in beside)])
         for other in inputs:
             self._dependents.setdefault(other, []).append(item)
 
