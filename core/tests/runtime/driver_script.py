@@ -53,6 +53,8 @@ def main(pid, devices):
         group = WorkerGroup(session, "plugrl.testing.workers:CollectiveWorker", name="echo", devices=devices)
         group.wait_ready()
         assert group.execute("sum_of_ranks").wait(30) == [sum(range(1, len(devices) + 1))] * len(devices)
+        for row in group.execute("environment", "RANK", "WORLD_SIZE", "MASTER_PORT").wait(30):
+            assert row["env"] == {"RANK": None, "WORLD_SIZE": None, "MASTER_PORT": None}, row
         pids = descendants(pid)
         state = {
             "pids": pids,

@@ -35,7 +35,9 @@ def start_driver(*arguments):
     folder = Path(tempfile.mkdtemp(prefix="r"))
     (folder / "ray").mkdir()
     (folder / "ray" / "ray_current_cluster").write_text("192.0.2.1:6379")
-    environment = {**os.environ, "RAY_ADDRESS": "192.0.2.1:6379", "RAY_TMPDIR": str(folder)}
+    # A launcher's variables are those of the driver, and none of its workers may take them for its own.
+    launcher = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_PORT": "1"}
+    environment = {**os.environ, **launcher, "RAY_ADDRESS": "192.0.2.1:6379", "RAY_TMPDIR": str(folder)}
     process = subprocess.Popen(
         [sys.executable, str(SCRIPT), *arguments],
         stdout=subprocess.PIPE,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from plugrl.runtime.group import WorkerGroup
-    from plugrl.runtime.handle import Handle, wait_all
+    from plugrl.runtime.handle import Handle, async_wait_all, wait_all
     from plugrl.runtime.placement import PlacementError, resolve_placement
+    from plugrl.runtime.policy import restart
     from plugrl.runtime.session import RaySession
     from plugrl.runtime.weights import WeightReceiver, WeightRoute, WeightSender, weight_route
     from plugrl.runtime.worker import Worker, WorkerContext
@@ -26,7 +27,9 @@ __all__ = [
     "Worker",
     "WorkerContext",
     "WorkerGroup",
+    "async_wait_all",
     "resolve_placement",
+    "restart",
     "wait_all",
     "weight_route",
 ]
@@ -41,7 +44,9 @@ _LAZY = {
     "Worker": "worker",
     "WorkerContext": "worker",
     "WorkerGroup": "group",
+    "async_wait_all": "handle",
     "resolve_placement": "placement",
+    "restart": "policy",
     "wait_all": "handle",
     "weight_route": "weights",
 }

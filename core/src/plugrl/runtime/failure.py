@@ -7,7 +7,9 @@ import time
 import traceback
 from dataclasses import dataclass, field
 
-from plugrl.errors import PlugRLError, UserError, WorkerError
+from plugrl.errors import PeerLostError, PlugRLError, UserError, WorkerError
+
+_LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +17,8 @@ class RankInfo:
     """The process behind one rank. ``started`` is the kernel's start time of the process, to tell a re-used pid.
 
     ``device`` is the platform's unique name of the device, empty until the worker has taken it. ``node_name`` is what
-    messages call the node, empty where its address says enough.
+    messages call the node, empty where its address says enough. ``pulse`` is the descriptor of the process's
+    :class:`plugrl.runtime.pulse.Pulse`, -1 where it has none.
     """
 
     group: str
@@ -27,6 +30,7 @@ class RankInfo:
     stderr_path: str = ""
     device: str = ""
     node_name: str = ""
+    pulse: int = -1
 
     def __str__(self) -> str:
         device = f", device {self.device}" if self.device else ""
@@ -45,6 +49,8 @@ class Failure:
     traceback: str
     pickled: bytes | None = None
     at: float = field(default_factory=time.time)
+    is_consequence: bool = False
+    """Whether it says no more than that another process is gone, which is then the first cause."""
 
     @classmethod
     def capture(cls, error: BaseException, where: RankInfo, method: str) -> Failure:
@@ -56,6 +62,7 @@ class Failure:
             message=str(error),
             traceback="".join(traceback.format_exception(error)),
             pickled=_pickled(error) if isinstance(error, PlugRLError) else None,
+            is_consequence=_is_consequence(error),
         )
 
     def error(self) -> Exception:
@@ -80,6 +87,14 @@ class Failure:
         )
         error.__cause__ = original
         return error
+
+
+def _is_consequence(error: BaseException) -> bool:
+    """Whether a lost connection to another process is all that ``error`` says; gloo raises a plain RuntimeError."""
+    if isinstance(error, PeerLostError | ConnectionError | EOFError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(words in text for words in _LOST_CONNECTION)
 
 
 def _pickled(error: BaseException) -> bytes | None:

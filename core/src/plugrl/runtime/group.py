@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from plugrl.errors import PlugRLError
-from plugrl.platforms.devices import DeviceError, groups_per_device
+from plugrl.errors import PlugRLError, RuntimeTimeout, one_of
 from plugrl.runtime import process
-from plugrl.runtime.device_assignment import assigned, check_free, check_mask_is_free, mask_of
+from plugrl.runtime.calls import Call, Request
+from plugrl.runtime.deadline import DEFAULT, Deadline, Timeout
 from plugrl.runtime.failure import RankInfo
 from plugrl.runtime.group_placement import place_group
 from plugrl.runtime.handle import Handle
-from plugrl.runtime.host import Host, WorkerSpec
-from plugrl.runtime.nodes import Seat, assign_seats
-from plugrl.runtime.placement.layout import CLUSTER
-from plugrl.runtime.worker import WorkerContext
-from plugrl.runtime.worker_environment import thread_variables
+from plugrl.runtime.host import WorkerSpec
+from plugrl.runtime.launching import Launcher
+from plugrl.runtime.policy import OnError, Restart
+from plugrl.runtime.stream import Stream
+from plugrl.runtime.views import RanksView
 
 if TYPE_CHECKING:
     from plugrl.runtime.placement import ComponentPlacement, PlacementStrategy
     from plugrl.runtime.session import RaySession
 
-GROUPS_PER_DEVICE = 10
-"""Worker groups that may share a device, where the platform lets processes share one: Ray counts 1/10 for each."""
+logger = logging.getLogger(__name__)
+
 _CLOSE_TIMEOUT_S = 5.0
 _KILL_TIMEOUT_S = 5.0
+_LOOK_UP_TIMEOUT_S = 60.0
+_TICK_S = 0.05
 
 
 class WorkerGroup:
@@ -45,6 +50,9 @@ class WorkerGroup:
         num_threads: threads torch may use in each worker; ``cluster.threads_per_worker`` when omitted.
         env: variables of these workers, set before their processes start.
         start_timeout: seconds the group has to become ready; ``cluster.start_timeout_s`` when omitted.
+        on_error: ``"raise"`` ends every wait of the session when a process of this group dies, and the group's own
+            waits when a method raises. ``"return"`` puts errors into the results, in the places of their ranks.
+            :func:`restart` starts a rank that died or froze anew, with the same arguments, and repeats its open calls.
 
     Raises:
         PlugRLError: the name is in use or unfit, or there are no devices.
@@ -64,6 +72,7 @@ class WorkerGroup:
         num_threads: int | None = None,
         env: Mapping[str, str] | None = None,
         start_timeout: float | None = None,
+        on_error: OnError = "raise",
     ):
         if not name or not all(c.isalnum() or c in "-_." for c in name):
             raise PlugRLError(f"{name!r} is no name for a worker group: use letters, digits, '-', '_' and '.'.")
@@ -71,23 +80,36 @@ class WorkerGroup:
         self.name = name
         self.devices, self.placement = place_group(session, name, devices, placement)
         self.start_timeout = session.config.start_timeout_s if start_timeout is None else start_timeout
-        self._num_threads = session.config.threads_per_worker if num_threads is None else num_threads
-        self._env = dict(env or {})
-        check_mask_is_free(session.platform, self._env)
+        self.on_error = on_error
+        self.lock = threading.RLock()
+        """Guards what is known of the ranks and of the calls; several threads may wait at once."""
+        self.lost_ranks: dict[int, float] = {}
+        """Ranks whose process is gone or frozen, and when that was found out, in seconds of the monotonic clock."""
         self._processes: dict[int, RankInfo] = {}
+        self._restarts = on_error.times if isinstance(on_error, Restart) else 0
+        self._open_calls: weakref.WeakSet[Call] = weakref.WeakSet()
         self._broken = False
         self._closed = False
-        self.seats = self._seats()
-        self.generation = session.admit(self)
-        self.actors: list[Any] = [self._start(rank, seat) for rank, seat in enumerate(self.seats)]
-        self._reports: dict[Any, int] = {actor.report.remote(): rank for rank, actor in enumerate(self.actors)}
+        # The session's own thread looks at the group from the moment that it is admitted.
+        self._reports: dict[Any, int] = {}
+        self.actors: list[Any] = []
         spec = WorkerSpec(
             worker=_by_path(worker_class),
             platform=session.platform_name,
             args=tuple(args),
             kwargs=dict(kwargs or {}),
+            restarts=isinstance(on_error, Restart),
         )
-        self._ready = self._build(spec)
+        self._launcher = Launcher(session, name, self.devices, self.placement, spec, num_threads, env)
+        self.seats = self._launcher.seats
+        self.generation = session.admit(self)
+        self._launcher.generation = self.generation
+        session.network.add(self)
+        self.actors = self._launcher.start_all()
+        with self.lock:
+            self._reports.update({actor.report.remote(): rank for rank, actor in enumerate(self.actors)})
+        refs = self._launcher.build_all(self.actors)
+        self._ready: Handle[list[Any]] = Handle(Call(self, Request(method="setup"), refs, self.start_timeout))
 
     # ----------------------------------------------------------------- use
     @property
@@ -95,22 +117,30 @@ class WorkerGroup:
         """Number of ranks."""
         return len(self.devices)
 
-    def wait_ready(self, timeout: float | None = None) -> WorkerGroup:
-        """Wait until every rank has run its ``setup()`` and return the group.
+    def wait_ready(self, timeout: Timeout = DEFAULT) -> WorkerGroup:
+        """Wait until every rank has run its ``setup()``, ``start_timeout`` at most, and return the group.
 
         Raises what :meth:`plugrl.runtime.handle.Handle.wait` does; a group that failed is closed.
         """
         try:
-            self._ready.wait(self.start_timeout if timeout is None else timeout)
+            outcomes = self._ready.wait(timeout)
+            for outcome in outcomes:
+                if isinstance(outcome, Exception):
+                    raise outcome
         except Exception:
             self.close(graceful=False)
             raise
         return self
 
     @property
-    def ready(self) -> Handle:
+    def ready(self) -> Handle[list[Any]]:
         """The handle of the start, to wait for several groups at once with :func:`plugrl.runtime.wait_all`."""
         return self._ready
+
+    @property
+    def has_process_group(self) -> bool:
+        """Whether the ranks form one process group, as far as is known."""
+        return any(self._ready.results().values())
 
     def execute(
         self,
@@ -119,8 +149,8 @@ class WorkerGroup:
         ranks: Sequence[int] | None = None,
         per_rank: Sequence[tuple[Sequence[Any], Mapping[str, Any]]] | None = None,
         **kwargs: Any,
-    ) -> Handle:
-        """Call a method of the workers and return at once.
+    ) -> Handle[list[Any]]:
+        """Call a method of the workers and return at once; a coroutine method runs to its end.
 
         Args:
             method: name of a method of the worker class.
@@ -129,19 +159,80 @@ class WorkerGroup:
 
         Calls of one rank run one after the other, in the order they were made.
         """
+        chosen = self._chosen(ranks)
+        request = self._request(method, chosen, args, per_rank, kwargs)
+        with self.lock:
+            refs = {rank: request.submit(self.actors[rank], rank) for rank in chosen}
+            repeats = isinstance(self.on_error, Restart)
+            call = Call(self, request, refs, self.session.config.step_timeout_s, is_repeatable=repeats)
+            if repeats:
+                self._open_calls.add(call)
+        return Handle(call)
+
+    def stream(
+        self,
+        method: str,
+        *args: Any,
+        ranks: Sequence[int] | None = None,
+        per_rank: Sequence[tuple[Sequence[Any], Mapping[str, Any]]] | None = None,
+        timeout: Timeout = DEFAULT,
+        **kwargs: Any,
+    ) -> Stream:
+        """Call a generator method and iterate over ``(rank, item)`` as the items come, of each rank in their order.
+
+        ``timeout`` is for each item, ``cluster.step_timeout_s`` when omitted. The iteration raises what
+        :meth:`plugrl.runtime.Handle.wait` does.
+        """
+        chosen = self._chosen(ranks)
+        request = self._request(method, chosen, args, per_rank, kwargs)
+        return Stream(self, request, chosen, timeout)
+
+    def ranks(self, *ranks: int) -> RanksView:
+        """Return a view whose calls go to these ranks alone; the group itself does not change."""
+        return RanksView(self, self._chosen(ranks))
+
+    @staticmethod
+    def attach(session: RaySession, name: str, timeout: Timeout = DEFAULT) -> WorkerGroup:
+        """Return the open group of this name, once another thread has launched it and it is ready.
+
+        Raises RuntimeTimeout after ``timeout`` seconds, 60 when omitted.
+        """
+        deadline = Deadline(timeout, _LOOK_UP_TIMEOUT_S)
+        while True:
+            for group in session.open_groups():
+                if group.name == name:
+                    return group.wait_ready(deadline.remaining())
+            if deadline.is_over:
+                known = one_of(group.name for group in session.open_groups())
+                raise RuntimeTimeout(f"No worker group {name!r} within {deadline.limit:g} s; open are: {known}.")
+            time.sleep(_TICK_S)
+
+    def _chosen(self, ranks: Sequence[int] | None) -> tuple[int, ...]:
         if self._closed:
             raise PlugRLError(f"Worker group {self.name!r} is closed.")
         chosen = tuple(range(self.size)) if ranks is None else tuple(ranks)
+        for rank in chosen:
+            if not 0 <= rank < self.size:
+                raise PlugRLError(f"Worker group {self.name!r} has no rank {rank}: it has {self.size}, from 0.")
+        return chosen
+
+    def _request(
+        self,
+        method: str,
+        chosen: Sequence[int],
+        args: Sequence[Any],
+        per_rank: Sequence[tuple[Sequence[Any], Mapping[str, Any]]] | None,
+        kwargs: Mapping[str, Any],
+    ) -> Request:
         if per_rank is not None and len(per_rank) != len(chosen):
             raise PlugRLError(f"{len(per_rank)} argument sets for {len(chosen)} ranks of worker group {self.name!r}.")
-        common: Any = (args, kwargs)
+        common: Any = (tuple(args), dict(kwargs))
         if len(chosen) > 1 and (args or kwargs):
             common = ray.put(common)
-        own = [None] * len(chosen) if per_rank is None else [(tuple(a), dict(k)) for a, k in per_rank]
-        refs = {
-            rank: self.actors[rank].call.remote(method, common, mine) for rank, mine in zip(chosen, own, strict=True)
+        own = {} if per_rank is None else {
+            rank: (tuple(a), dict(k)) for rank, (a, k) in zip(chosen, per_rank, strict=True)
         }
-        return Handle(self, method, refs, self.session.config.step_timeout_s)
+        return Request(method=method, common=common, own=own)
 
     def close(self, *, graceful: bool = True) -> None:
         """End the workers and their processes; afterwards the name may be used again. May be repeated.
@@ -152,34 +243,50 @@ class WorkerGroup:
             return
         self._closed = True
         if graceful and not self._broken:
-            closing = [actor.close.remote() for actor in self.actors]
-            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_TIMEOUT_S)
+            self._close_workers()
         known = self.known_processes()
         for actor in self.actors:
             ray.kill(actor)
+        patience = 0.0 if self._broken else _KILL_TIMEOUT_S
         local = [(info.pid, info.started) for info in known.values() if info.node_id == self.session.local_node_id]
-        for pid, started in process.wait_gone(local, _KILL_TIMEOUT_S):
+        for pid, started in process.wait_gone(local, patience):
             process.kill(pid, started)
+        process.wait_gone(local, _KILL_TIMEOUT_S)
+        for rank in self.lost_ranks:
+            if rank in known and known[rank].node_id != self.session.local_node_id:
+                self.session.watch.kill(known[rank])
         self.session.dismiss(self)
+
+    def _close_workers(self) -> None:
+        """Let the workers release what they hold, as long as all of them are there to do so."""
+        closing = [actor.close.remote() for actor in self.actors]
+        deadline = Deadline(_CLOSE_TIMEOUT_S, None)
+        while closing and not deadline.is_over and self.session.watch.find([self]) is None:
+            _, closing = ray.wait(closing, num_returns=len(closing), timeout=deadline.left(_TICK_S))
 
     # ----------------------------------------------------------------- for handles
     def known_processes(self) -> dict[int, RankInfo]:
         """Return the processes that have reported so far, by rank; never blocks."""
-        if self._reports:
-            arrived, _ = ray.wait(list(self._reports), num_returns=len(self._reports), timeout=0)
-            for ref in arrived:
-                rank = self._reports.pop(ref)
-                try:
-                    self._processes[rank] = ray.get(ref, timeout=_KILL_TIMEOUT_S)
-                except ray.exceptions.RayError:
-                    continue  # The call that waits for this rank raises it.
-        return self._processes
+        with self.lock:
+            if self._reports:
+                arrived, _ = ray.wait(list(self._reports), num_returns=len(self._reports), timeout=0)
+                for ref in arrived:
+                    self._take_report(ref, self._reports.pop(ref))
+            return dict(self._processes)
+
+    def _take_report(self, ref: Any, rank: int) -> None:
+        try:
+            self._processes[rank] = ray.get(ref, timeout=_KILL_TIMEOUT_S)
+        except ray.exceptions.RayError:
+            pass  # The call that waits for this rank raises it.
 
     def describe_rank(self, rank: int) -> RankInfo:
         """Return what is known of the process of a rank; pid 0 before it has reported."""
-        seat = self.seats[rank]
-        node = {"node_id": seat.node.node_id, "node_ip": seat.node.ip, "node_name": seat.node.label}
-        return self.known_processes().get(rank, RankInfo(group=self.name, rank=rank, pid=0, **node))
+        node = self.seats[rank].node
+        unknown = RankInfo(
+            group=self.name, rank=rank, pid=0, node_id=node.node_id, node_ip=node.ip, node_name=node.label
+        )
+        return self.known_processes().get(rank, unknown)
 
     def unplaced_ranks(self) -> list[int]:
         """Return the ranks whose process has not started, as far as is known."""
@@ -189,79 +296,36 @@ class WorkerGroup:
         """Note that a rank is dead or hangs, so that closing does not wait for it."""
         self._broken = True
 
-    # ----------------------------------------------------------------- starting
-    def _seats(self) -> list[Seat]:
-        """Return the seat of each rank. Raises DeviceError when a device is missing or held and cannot be shared."""
-        session, platform = self.session, self.session.platform
-        if max(self.devices) >= session.device_count and platform.ray_resource_name():
-            raise DeviceError(session.shortage(max(self.devices) + 1))
-        shared = not platform.ray_resource_name() or platform.supports_colocated_worker_groups()
-        seats = assign_seats(self.devices, session.nodes, shared)
-        if not shared:
-            check_free(seats, session.open_groups(), platform)
-        return seats
+    def mark_lost(self, rank: int) -> None:
+        """Note that the process of a rank is gone or frozen: it is no longer looked for."""
+        self._broken = True
+        self.lost_ranks.setdefault(rank, time.monotonic())
 
-    def _start(self, rank: int, seat: Seat) -> Any:
-        session = self.session
-        options: dict[str, Any] = {
-            "num_cpus": 0,
-            "name": f"{self.name}.{self.generation}.{rank}",
-            "namespace": session.namespace,
-            "max_restarts": 0,
-            "max_task_retries": 0,
-            **session.platform.ray_resource_options(self._device_share()),
-        }
-        env = dict(self._env)
-        if self._num_threads != session.config.threads_per_worker:
-            env = {**thread_variables(self._num_threads), **env}
-        # Part of the environment that the process starts with: the SDK may be loaded by whatever is imported first.
-        env |= mask_of(assigned(session.platform, seat))
-        label = self.placement.processes[rank].node_group if self.placement else CLUSTER
-        runtime_env = session.environments.runtime_env(label, session.nodes.index(seat.node), env)
-        if runtime_env:
-            options["runtime_env"] = runtime_env
-        if len(session.nodes) > 1:
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(seat.node.node_id, soft=False)
-        return ray.remote(Host).options(**options).remote(self.name, rank, seat.node.ip, seat.node.label)
+    def restart_rank(self, rank: int) -> bool:
+        """Start a rank anew whose process is gone or frozen, and repeat its open calls; False when that may not be."""
+        with self.lock:
+            if self._restarts <= 0 or self._closed or self._ready.pending_ranks:
+                return False
+            self._restarts -= 1
+            info = self.known_processes().get(rank)
+            ray.kill(self.actors[rank])
+            if info is not None:
+                self._end_process(info)
+            self._processes.pop(rank, None)
+            logger.warning("%s is started anew; %d more are allowed.", info or self.describe_rank(rank), self._restarts)
+            self.actors[rank] = self._launcher.start_again(rank)
+            self._reports = {ref: other for ref, other in self._reports.items() if other != rank}
+            self._reports[self.actors[rank].report.remote()] = rank
+            for call in sorted(self._open_calls, key=lambda call: call.started):
+                call.submit_again(rank)
+            return True
 
-    def _device_share(self) -> float:
-        """Return the part of a device that Ray counts for one worker, 0 where it counts no devices."""
-        platform = self.session.platform
-        return 1 / groups_per_device(platform, GROUPS_PER_DEVICE) if platform.ray_resource_name() else 0
-
-    def _build(self, spec: WorkerSpec) -> Handle:
-        """Prepare all ranks at once, then build each with the port that rank 0 prepared; Ray passes it on."""
-        shared = ray.put(spec)
-        contexts = [self._context(rank, seat) for rank, seat in enumerate(self.seats)]
-        ports = [actor.prepare.remote(shared, context) for actor, context in zip(self.actors, contexts, strict=True)]
-        refs = {
-            rank: actor.build.remote(ports[0], shared, context)
-            for rank, (actor, context) in enumerate(zip(self.actors, contexts, strict=True))
-        }
-        return Handle(self, "setup", refs, self.start_timeout)
-
-    def _context(self, rank: int, seat: Seat) -> WorkerContext:
-        session = self.session
-        device = assigned(session.platform, seat)
-        return WorkerContext(
-            group=self.name,
-            rank=rank,
-            world_size=self.size,
-            local_rank=seat.local_rank,
-            node_id=seat.node.node_id,
-            node_ip=seat.node.ip,
-            device_index=device.index,
-            num_threads=self._num_threads,
-            master_address=self.seats[0].node.ip,
-            master_port=0,
-            run_id=session.run_id,
-            generation=self.generation,
-            run_directory=str(session.run_directory),
-            collective_timeout_s=session.config.step_timeout_s,
-            node_name=seat.node.label,
-            device=device,
-            placement=self.placement.processes[rank] if self.placement else None,
-        )
+    def _end_process(self, info: RankInfo) -> None:
+        if info.node_id == self.session.local_node_id:
+            process.kill(info.pid, info.started)
+        else:
+            self.session.watch.kill(info)
+        self.session.watch.forget([info])
 
 
 def _by_path(worker_class: str | type) -> str | type:

@@ -13,6 +13,9 @@ _PROC = Path("/proc")
 _PARENT_FIELD = 1
 _STARTED_FIELD = 19
 
+GONE = ("", "Z", "X")
+"""States of a process that runs no more, see :func:`state`."""
+
 
 def started_at(pid: int) -> str:
     """Return the kernel's start time of a process, empty when there is none (or no /proc)."""
@@ -22,10 +25,32 @@ def started_at(pid: int) -> str:
 
 def is_alive(pid: int, started: str = "") -> bool:
     """Whether the process runs. A zombie does not; nor does another process that got the pid since."""
+    return state(pid, started) not in GONE
+
+
+def state(pid: int, started: str = "") -> str:
+    """Return the kernel's letter for the state of a process: R, S, D, T stopped, t held by a debugger, Z and X dead.
+
+    Empty when there is none, or another one has the pid; ``?`` where there is no /proc.
+    """
     if not (_PROC / "self").exists():
-        return _answers_signal(pid)
+        return "?" if _answers_signal(pid) else ""
     fields = _stat(pid)
-    return bool(fields) and fields[0] not in "ZX" and (not started or fields[_STARTED_FIELD] == started)
+    return fields[0] if fields and (not started or fields[_STARTED_FIELD] == started) else ""
+
+
+def describe(pid: int) -> str:
+    """Return what the kernel says of a process: its state and the function it waits in, where that may be read."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text()
+    except OSError:
+        return ""
+    words = [line.split(":", 1)[1].strip() for line in status.splitlines() if line.startswith("State:")]
+    try:
+        channel = (_PROC / str(pid) / "wchan").read_text().strip()
+    except OSError:
+        channel = ""
+    return f"state {' '.join(words)}" + (f", waiting in {channel}" if channel not in ("", "0") else "")
 
 
 def environment_of(pid: int) -> dict[str, str] | None:

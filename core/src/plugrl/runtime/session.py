@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
     from plugrl.platforms.base import PlatformBase
     from plugrl.plugins.ledger import Ledger
+    from plugrl.runtime.directory import Directory
     from plugrl.runtime.failure import RankInfo
     from plugrl.runtime.group import WorkerGroup
     from plugrl.runtime.liveness import Watch
+    from plugrl.runtime.network import RunNetwork
     from plugrl.runtime.nodes import NodeSlots
+    from plugrl.runtime.peers import Peers
     from plugrl.runtime.placement import Layout
     from plugrl.runtime.process_environment import ProcessEnvironments
 
@@ -36,6 +39,7 @@ T = TypeVar("T")
 
 SETUP_HOOK = "plugrl.plugins.bootstrap.setup"
 STORE_BYTES = 256 * 2**20
+_NOT_STARTED = "The Ray session is not started: use `with RaySession(...) as session:`."
 
 
 class RaySession:
@@ -78,6 +82,8 @@ class RaySession:
         self.run_directory = Path()
         self.watch: Watch
         self._guard: Guard | None = None
+        self._network: RunNetwork | None = None
+        self._kept: list[Any] = []
 
     # ----------------------------------------------------------------- life
     def start(self) -> RaySession:
@@ -110,7 +116,11 @@ class RaySession:
             try:
                 for group in self.open_groups():
                     group.close(graceful=graceful)
+                self._end_kept()
             finally:
+                network, self._network = self._network, None
+                if network is not None:
+                    network.stop()
                 local_ray.stop()
                 remove_run_directory(self.run_directory)
                 if self._guard is not None:
@@ -192,7 +202,7 @@ class RaySession:
     def admit(self, group: WorkerGroup) -> int:
         """Take up a group and return its generation; raises PlugRLError while another one has the name."""
         if not self._started:
-            raise PlugRLError("The Ray session is not started: use `with RaySession(...) as session:`.")
+            raise PlugRLError(_NOT_STARTED)
         if group.name in self._groups:
             raise PlugRLError(f"A worker group {group.name!r} is running already; close it first.")
         self._groups[group.name] = group
@@ -200,15 +210,56 @@ class RaySession:
         self._generations[group.name] = generation + 1
         return generation
 
+    @property
+    def network(self) -> RunNetwork:
+        """Directory, endpoint and secret of the run. Raises PlugRLError when the session is not started."""
+        if self._network is None:
+            raise PlugRLError(_NOT_STARTED)
+        return self._network
+
+    @property
+    def directory(self) -> Directory:
+        """Names of the run that every process may publish and look up."""
+        return self.network.directory
+
+    @property
+    def peers(self) -> Peers:
+        """The workers of all groups, which may be sent to and received from as they do among themselves."""
+        return self.network.peers
+
+    def keep(self, actor: Any) -> None:
+        """End an actor that serves the whole run with the session."""
+        self._kept.append(actor)
+
+    def _end_kept(self) -> None:
+        import ray
+
+        kept, self._kept = self._kept, []
+        for actor in kept:
+            ray.kill(actor)
+
     def dismiss(self, group: WorkerGroup) -> None:
         """Forget a closed group, so that its name may be used again."""
         if self._groups.get(group.name) is group:
             del self._groups[group.name]
-        self.watch.forget(group)
+        if self._network is not None:
+            self._network.remove(group)
+        self.watch.forget(list(group.known_processes().values()))
+
+    def check_alive(self) -> None:
+        """Raise WorkerDied or WorkerFrozen when a worker of any open group with ``on_error="raise"`` is gone or frozen.
+
+        Takes microseconds: every wait of the driver asks a few times a second.
+        """
+        from plugrl.runtime.liveness import raise_if_lost
+
+        raise_if_lost([group for group in self.open_groups() if group.on_error == "raise"], self.watch)
 
     def is_running(self, info: RankInfo) -> bool:
-        """Whether a worker's process runs; one on another node counts as running."""
-        return info.node_id != self.local_node_id or process.is_alive(info.pid, info.started)
+        """Whether a worker's process runs; one on another node does until its node has said that it does not."""
+        if info.node_id != self.local_node_id:
+            return self.watch.look(info).state != "dead"
+        return process.is_alive(info.pid, info.started)
 
     # ----------------------------------------------------------------- starting
     def _choose_platform(self) -> None:
@@ -228,6 +279,7 @@ class RaySession:
 
         from plugrl.runtime.cluster_start import find_nodes
         from plugrl.runtime.liveness import Watch
+        from plugrl.runtime.network import RunNetwork
         from plugrl.runtime.worker_environment import worker_environment
 
         assert self._ledger is not None
@@ -245,10 +297,11 @@ class RaySession:
         else:
             local_ray.join(self.config.ray_address, runtime_env=runtime_env, namespace=self.namespace)
         self.local_node_id = ray.get_runtime_context().get_node_id()
-        self.watch = Watch(self.local_node_id)
+        self.watch = Watch(self.local_node_id, self.config)
         self.nodes, self.environments = find_nodes(self, env)
         if self.platform.ray_resource_name() and not self.device_count:
             raise DeviceError(self.shortage(1))
+        self._network = RunNetwork(self)
 
     def _local_resources(self) -> dict[str, float]:
         from plugrl.platforms.visible import visible_ids

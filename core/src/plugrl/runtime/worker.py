@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+
+from plugrl.errors import PlugRLError
+from plugrl.runtime.address import WorkerAddress
 
 if TYPE_CHECKING:
     from plugrl.platforms.base import PlatformBase
+    from plugrl.runtime.channel import Channel
     from plugrl.runtime.device_assignment import AssignedDevice
+    from plugrl.runtime.directory import Directory
+    from plugrl.runtime.network import RunAccess, WorkerNetwork
+    from plugrl.runtime.peers import Peers
     from plugrl.runtime.placement import ProcessPlacement
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +46,7 @@ class WorkerContext:
         node_name: what messages call the node.
         device: which device the worker was given, and what became of that; None before the worker took it.
         placement: node group, node rank and hardware of this rank; None where the group was given bare devices.
+        access: how the worker meets those of other groups; None outside a session.
     """
 
     group: str
@@ -50,6 +66,7 @@ class WorkerContext:
     node_name: str = ""
     device: AssignedDevice | None = None
     placement: ProcessPlacement | None = None
+    access: RunAccess | None = None
 
 
 class Worker:
@@ -63,6 +80,8 @@ class Worker:
     context: WorkerContext
     platform: PlatformBase
     _store: Any = None
+    _timers: dict[str, float] | None = None
+    _network: WorkerNetwork | None = None
 
     def setup(self) -> None:
         """Make the worker ready; called once, after the process group stands. The base class does nothing."""
@@ -76,6 +95,66 @@ class Worker:
     def world_size(self) -> int:
         """Number of ranks of the group."""
         return self.context.world_size
+
+    @property
+    def group_name(self) -> str:
+        """Name of the group."""
+        return self.context.group
+
+    @property
+    def address(self) -> WorkerAddress:
+        """Group and rank, as the other workers know this one."""
+        return WorkerAddress(self.context.group, self.context.rank)
+
+    @property
+    def peers(self) -> Peers:
+        """The workers of all groups: send to them, receive from them. Raises PlugRLError outside a session."""
+        if self._network is None:
+            raise PlugRLError("This worker belongs to no session, so there is nobody to reach.")
+        return self._network.peers
+
+    @property
+    def directory(self) -> Directory:
+        """Names of the run that every process may publish and look up. Raises PlugRLError outside a session."""
+        if self._network is None:
+            raise PlugRLError("This worker belongs to no session, so there is no directory.")
+        return self._network.directory
+
+    def channel(self, name: str, *, timeout: float | None = 60.0) -> Channel:
+        """Return a channel of the run, as soon as somebody has created it. Raises RuntimeTimeout."""
+        from plugrl.runtime.channel import Channel
+
+        return Channel.connect(self, name, timeout=timeout)
+
+    @contextmanager
+    def worker_timer(self, tag: str) -> Iterator[None]:
+        """Add the seconds of the block to ``tag``; the driver reads them by ``handle.consume_durations()``."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            timers = self._timers = self._timers or {}
+            timers[tag] = timers.get(tag, 0.0) + time.perf_counter() - began
+
+    @staticmethod
+    def timer(tag: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a method to do the same for each of its calls."""
+
+        def decorate(method: Callable[P, R]) -> Callable[P, R]:
+            @functools.wraps(method)
+            def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+                worker: Any = args[0]
+                with worker.worker_timer(tag):
+                    return method(*args, **kwargs)
+
+            return timed
+
+        return decorate
+
+    def take_timers(self) -> dict[str, float]:
+        """Return the seconds by tag since the last call of this method, and start anew."""
+        timers, self._timers = self._timers, None
+        return timers or {}
 
     def init_process_group(self) -> None:
         """Join torch's default process group with the platform's backend; nothing when it stands already.

@@ -1,0 +1,130 @@
+"""How the processes of a run reach each other: the directory, each one's endpoint, and news of those that are lost."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plugrl.runtime import transport
+from plugrl.runtime.address import WorkerAddress
+from plugrl.runtime.directory import Directory
+from plugrl.runtime.peers import LOSSES, Peers
+from plugrl.runtime.rundir import create_run_directory, remove_run_directory
+
+if TYPE_CHECKING:
+    from plugrl.runtime.group import WorkerGroup
+    from plugrl.runtime.session import RaySession
+    from plugrl.runtime.worker import WorkerContext
+
+LOOPBACK = "127.0.0.1"
+_LOOK_EVERY_S = 0.5
+_KEPT_LOSSES = 256
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAccess:
+    """What a worker needs to meet the others: where the directory is, and the secret that all of them know."""
+
+    host: str
+    port: int
+    secret: bytes = field(repr=False)
+
+
+class RunNetwork:
+    """The driver's part. A thread looks at the workers between the driver's waits, and announces who is lost."""
+
+    def __init__(self, session: RaySession) -> None:
+        self._session = session
+        ips = [node.ip for node in session.nodes if node.node_id == session.local_node_id]
+        host = LOOPBACK if session.is_local or not ips else ips[0]
+        self.directory = Directory.serve(host)
+        self.access = RunAccess(host=host, port=self.directory.port, secret=secrets.token_bytes(32))
+        transport.configure(
+            transport.EndpointConfig(
+                name="driver",
+                run_id=session.run_id,
+                folder=str(session.run_directory),
+                node=session.local_node_id,
+                host=host,
+                secret=self.access.secret,
+            )
+        )
+        transport.set_watch(session.check_alive)
+        self._losses: deque[tuple[str, int, int, str]] = deque(maxlen=_KEPT_LOSSES)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._announce_losses, name="liveness", daemon=True)
+        self._thread.start()
+
+    @property
+    def peers(self) -> Peers:
+        """The workers as the driver reaches them."""
+        return Peers(self.directory, transport.current(), None)
+
+    def stop(self) -> None:
+        """End the thread, the endpoint and the directory."""
+        self._ended.set()
+        self._thread.join()
+        transport.set_watch(None)
+        transport.shut_down()
+        del self.directory
+
+    def add(self, group: WorkerGroup) -> None:
+        """Let the ranks of a group be found."""
+        self.directory.publish(f"group/{group.name}", {"generation": group.generation, "size": group.size})
+
+    def remove(self, group: WorkerGroup) -> None:
+        """Let nobody find a closed group."""
+        self.directory.withdraw(f"group/{group.name}")
+        for rank in range(group.size):
+            self.directory.withdraw(f"endpoint/{group.name}/{group.generation}/{rank}")
+
+    def _announce_losses(self) -> None:
+        announced: set[tuple[str, int, int, int]] = set()
+        while not self._ended.wait(_LOOK_EVERY_S):
+            for finding in self._session.watch.find_all(self._session.open_groups()):
+                info, group = finding.info, finding.group
+                key = (group.name, group.generation, info.rank, info.pid)
+                if key not in announced:
+                    announced.add(key)
+                    state = "gone" if finding.seen.state == "dead" else finding.seen.state
+                    self._losses.append((group.name, group.generation, info.rank, f"{info} is {state}."))
+                    self.directory.publish(LOSSES, list(self._losses))
+
+
+class WorkerNetwork:
+    """A worker's part: its endpoint, published in the directory, and the other workers."""
+
+    def __init__(self, context: WorkerContext, access: RunAccess) -> None:
+        folder = Path(context.run_directory)
+        # On the driver's node there is one folder for all.
+        self._folder = None if folder.is_dir() else create_run_directory(context.run_id)
+        transport.configure(
+            transport.EndpointConfig(
+                name=f"{context.group}:{context.rank}",
+                run_id=context.run_id,
+                folder=str(self._folder or folder),
+                node=context.node_id,
+                host=LOOPBACK if access.host == LOOPBACK else context.node_ip,
+                secret=access.secret,
+                device=context.device.name if context.device else "",
+            )
+        )
+        endpoint = transport.current()
+        self.directory = Directory.join(access.host, access.port)
+        name = f"endpoint/{context.group}/{context.generation}/{context.rank}"
+        self.directory.publish(name, endpoint.address)
+        self.peers = Peers(self.directory, endpoint, WorkerAddress(context.group, context.rank))
+        transport.set_watch(self.peers.check)
+
+    def close(self) -> None:
+        """Close the endpoint."""
+        transport.set_watch(None)
+        transport.shut_down()
+        if self._folder is not None:
+            remove_run_directory(self._folder)
