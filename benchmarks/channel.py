@@ -18,6 +18,7 @@ import json
 import multiprocessing
 import os
 import random
+import socket
 import statistics
 import subprocess
 import sys
@@ -123,18 +124,24 @@ def time_rlinf(python: str, rounds: dict[int, int]) -> dict[int, list[float]]:
     """The same, by the interpreter of an environment with `rlinf`."""
     script = Path(__file__).parent / "peers" / "rlinf_channel.py"
     sizes, counts = [str(size) for size in rounds], [str(max(5, count // 5)) for count in rounds.values()]
-    ray = str(Path(python).parent / "ray")
-    subprocess.run(
-        [ray, "start", "--head", "--disable-usage-stats", "--include-dashboard=false"],
-        check=True, capture_output=True, env=_bare(), timeout=120,
-    )  # fmt: skip
-    try:
-        done = subprocess.run(
-            [python, str(script), "--sizes", *sizes, "--rounds", *counts],
-            capture_output=True, text=True, env=_bare(), timeout=420, check=False,
-        )  # fmt: skip
-    finally:
-        subprocess.run([ray, "stop"], capture_output=True, check=False, env=_bare(), timeout=60)
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        # A Ray of its own, in the foreground: it ends with this process' child, and no other Ray is touched.
+        ray = [str(Path(python).parent / "ray"), "start", "--head", "--block", f"--port={port}", f"--temp-dir={folder}"]
+        options = ["--node-ip-address=127.0.0.1", "--disable-usage-stats", "--include-dashboard=false", "--num-cpus=4"]
+        head = subprocess.Popen([*ray, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_bare())
+        try:
+            time.sleep(15)
+            done = subprocess.run(
+                [python, str(script), "--sizes", *sizes, "--rounds", *counts],
+                capture_output=True, text=True, env=_bare() | {"RAY_ADDRESS": f"127.0.0.1:{port}"}, timeout=300,
+                check=False,
+            )  # fmt: skip
+        finally:
+            head.terminate()
+            head.wait(timeout=60)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
         raise SystemExit(f"rlinf gave no result:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
@@ -143,7 +150,7 @@ def time_rlinf(python: str, rounds: dict[int, int]) -> dict[int, list[float]]:
 
 def _bare() -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "RAY_", "VIRTUAL_ENV"))}
-    return kept | {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    return kept | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
 
 
 def time_ray(rounds: dict[int, int]) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
