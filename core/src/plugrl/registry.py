@@ -65,6 +65,7 @@ REGISTRY_MODULES: Mapping[str, str] = {
     "dataset": "plugrl.data.registry",
     "hardware": "plugrl.runtime.placement.hardware",
     "balancer": "plugrl.runtime.channel.balancers",
+    "weight_syncer": "plugrl.runtime.sync.registry",
 }
 """The light module that holds the registry of each kind, at its top level. Platforms come first: see the loader."""
 

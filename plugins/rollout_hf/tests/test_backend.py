@@ -288,3 +288,23 @@ def test_bf16_runs_on_both_decoders(start) -> None:
         backend = start(decoder, model={**section(), "precision": "bf16"})
         completions = backend.generate(PROMPTS, SamplingParams(max_new_tokens=6), SEEDS)
         assert all(torch.isfinite(item.logprobs).all() for item in completions)
+
+
+def test_adopted_weights_are_kept_not_copied_and_a_mistake_changes_nothing(start, backend, same) -> None:
+    params = SamplingParams(n=2, max_new_tokens=12)
+    other = start("transformers", model=section(seed=5))
+    sent = dict(published(other))
+    for wrong in (dict(list(sent.items())[:-1]), {**sent, "extra": torch.zeros(1)}):
+        before = backend.generate(PROMPTS, params, SEEDS)
+        with pytest.raises(WeightSyncError, match="version 2 did not load"):
+            backend.adopt_weights(wrong, version=2)
+        same(backend.generate(PROMPTS, params, SEEDS), before)  # It still generates, with what it had.
+    backend.adopt_weights(sent, version=3)
+    same(backend.generate(PROMPTS, params, SEEDS), other.generate(PROMPTS, params, SEEDS))
+    shown = dict(backend.named_weights())
+    assert all(shown[name].data_ptr() == sent[name].data_ptr() for name in sent)
+    assert backend.weight_version == 3
+    half = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in sent.items()}
+    backend.adopt_weights(half, version=4)  # Of another type they are copied.
+    shown = dict(backend.named_weights())
+    assert all(torch.equal(shown[name], tensor.to(sent[name].dtype)) for name, tensor in half.items())

@@ -33,6 +33,8 @@ def _names(config: RunConfig, task: Task) -> Iterator[tuple[str, str, KeyPath]]:
         yield "reward", config.reward.name, ("reward", "name")
     for name in config.trainer.logger:
         yield "logger", name, ("trainer", "logger")
+    if task != "eval" and config.weight_sync.type != "auto":
+        yield "weight_syncer", config.weight_sync.type, ("weight_sync", "type")
     if task == "train":
         yield "advantage", config.algorithm.adv_estimator, ("algorithm", "adv_estimator")
         yield "loss", config.actor.policy_loss.loss_mode, ("actor", "policy_loss", "loss_mode")

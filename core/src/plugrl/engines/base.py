@@ -248,6 +248,20 @@ class BaseEngine(ABC):
         stream to its end.
         """
 
+    def get_unmerged_param(self) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
+        """Return a stream as :meth:`get_per_tensor_param`, in which frozen weights and adapter stand apart.
+
+        The second value is the adapter's configuration. The default, for engines without adapters, merges. Collective.
+        """
+        return self.get_per_tensor_param()[0], None
+
+    def frozen_names(self, merged: bool = True) -> frozenset[str]:
+        """Return the published names of tensors that training never changes, as far as the engine knows.
+
+        ``merged`` says which of the two streams they are names of. The default knows none.
+        """
+        return frozenset()
+
     def disable_adapter(self) -> AbstractContextManager[Any]:
         """Return the context in which adapters are off, which turns the policy into its own reference."""
         return nullcontext()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from plugrl.errors import CheckpointError, UnsupportedCapability, one_of
+from plugrl.models.moving import replace_tensor
 
 _SUFFIX = "_forward"
 
@@ -160,6 +161,41 @@ class BasePolicy(torch.nn.Module, ABC):
                 f"{type(self).__name__} did not receive {', '.join(missing[:5])} ({len(missing)} in all)."
             )
 
+    def adopt_published(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Do what :meth:`load_published` does, without a copy where a tensor is as the policy holds its own.
+
+        A parameter of the same type, on the same device, then *is* the tensor that was given: it must stay as it is,
+        and the policy must not be trained. Raises CheckpointError before anything is changed.
+        """
+        own = self.state_dict(keep_vars=True)
+        targets = {published: tensor for name, tensor in own.items() if (published := self.published_name(name))}
+        unknown, missing = sorted(state.keys() - targets.keys()), _lacking(targets, state)
+        if unknown or missing:
+            raise CheckpointError(
+                f"{type(self).__name__} has no parameter {', '.join(unknown[:5]) or '(none)'} ({len(unknown)} in all) "
+                f"and did not receive {', '.join(missing[:5]) or '(none)'} ({len(missing)} in all)."
+            )
+        for name, tensor in state.items():
+            if targets[name].shape != tensor.shape:
+                raise CheckpointError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(targets[name].shape)}.")
+        for name, tensor in state.items():
+            target = targets[name]
+            if target.dtype == tensor.dtype and target.device == tensor.device and tensor.is_contiguous():
+                replace_tensor(target, tensor)
+            else:
+                with torch.no_grad():
+                    target.copy_(tensor)
+
+    def merge_published(
+        self, tensors: Mapping[str, torch.Tensor], adapter: Mapping[str, Any], device: torch.device
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Turn the tensors of a policy with an adapter into those of this one, which has none.
+
+        ``tensors`` are the frozen ones and the adapter's under their published names, ``adapter`` is what
+        :meth:`adapter_config` gave; what is computed is computed on ``device``, as :meth:`merged_tensors` would.
+        """
+        raise UnsupportedCapability(f"{type(self).__name__} cannot merge an adapter that it was not built with.")
+
     def is_saved(self, name: str) -> bool:
         """Whether the tensor of this published name stands in checkpoints of a training run.
 
@@ -194,3 +230,9 @@ class BasePolicy(torch.nn.Module, ABC):
             seen.add(storage)
         file = folder / ("adapter_model.safetensors" if is_adapter else "model.safetensors")
         save_file(tensors, file, metadata={"format": "pt"})
+
+
+def _lacking(targets: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the names that did not come, but for tensors that came under another of their names."""
+    given = {id(targets[name]) for name in state if name in targets}
+    return sorted(name for name, target in targets.items() if id(target) not in given)

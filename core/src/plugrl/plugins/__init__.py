@@ -24,6 +24,7 @@ from plugrl.plugins.entries import (
     PlatformEntry,
     RewardEntry,
     RolloutEntry,
+    WeightSyncerEntry,
 )
 from plugrl.plugins.manifest import PLUGIN_API, Plugin
 
@@ -55,6 +56,7 @@ __all__ = [
     "PluginSettings",
     "RewardEntry",
     "RolloutEntry",
+    "WeightSyncerEntry",
     "current_ledger",
     "hookimpl",
     "load_plugins",

@@ -294,6 +294,14 @@ class HardwareEntry(Entry):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WeightSyncerEntry(Entry):
+    """A way in which new weights reach the rollout."""
+
+    kind: ClassVar[str] = "weight_syncer"
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Patch:
     """A change to somebody else's code that no seam of PlugRL makes possible.
 

@@ -26,6 +26,7 @@ from plugrl.plugins.entries import (
     PlatformEntry,
     RewardEntry,
     RolloutEntry,
+    WeightSyncerEntry,
     bad_text,
 )
 
@@ -50,6 +51,7 @@ CONTRIBUTIONS: Mapping[str, type[Entry]] = {
     "datasets": DatasetEntry,
     "hardware": HardwareEntry,
     "balancers": BalancerEntry,
+    "weight_syncers": WeightSyncerEntry,
 }
 """Field of :class:`Plugin` -> the entries it holds. A new kind is a line here and in ``registry.REGISTRY_MODULES``."""
 
@@ -85,6 +87,7 @@ class Plugin:
     datasets: tuple[DatasetEntry, ...] = ()
     hardware: tuple[HardwareEntry, ...] = ()
     balancers: tuple[BalancerEntry, ...] = ()
+    weight_syncers: tuple[WeightSyncerEntry, ...] = ()
     hooks: str | None = None
     patches: tuple[Patch, ...] = ()
     worker_env: Mapping[str, str] | None = None

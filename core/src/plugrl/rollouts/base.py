@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,6 +85,27 @@ class RolloutBackend(ABC):
     @abstractmethod
     def load_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Replace all weights, given as a stream under published names; strict. ``version`` then marks samples."""
+
+    def adopt_weights(self, tensors: Mapping[str, torch.Tensor], version: int) -> None:
+        """Replace all weights by host tensors that stay as they are until the next call: they may be kept, not copied.
+
+        Raises WeightSyncError as :meth:`load_weights`. The default copies.
+        """
+        self.load_weights(tensors.items(), version)
+
+    def merge_adapter(
+        self, tensors: Mapping[str, torch.Tensor], adapter: Mapping[str, Any]
+    ) -> Mapping[str, torch.Tensor]:
+        """Return the weights of the plain model from those of one with an adapter, whose configuration is given.
+
+        A backend that cannot keeps this default, which raises UnsupportedCapability, and gets merged weights.
+        """
+        raise UnsupportedCapability(f"{type(self).__name__} cannot merge adapters.")
+
+    @property
+    def merges_adapters(self) -> bool:
+        """Whether :meth:`merge_adapter` works, so that the adapter alone need be sent."""
+        return False
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the weights in use under published names, for comparisons; the tensors may be those in use.

@@ -140,7 +140,9 @@ def launch(
     training = {name: TrainingGroup(group, timeout) for name, group in groups.items() if name != "rollout"}
     rollout = None
     if "rollout" in groups:
-        rollout = RolloutGroup(groups["rollout"], timeout, config.rollout.update_weights_bucket_megabytes)
+        rollout = RolloutGroup(
+            groups["rollout"], timeout, config.rollout.update_weights_bucket_megabytes, config.weight_sync
+        )
     return Components(
         rollout=rollout, actor=training.get("actor"), ref=training.get("ref"), critic=training.get("critic")
     )

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from plugrl.errors import ConfigError
-from plugrl.runtime.weights import WeightReceiver, WeightRoute, WeightSender
+from plugrl.runtime.sync import Received, SyncReport, WeightReceiver, WeightRoute, WeightSender, WeightSource, specs_of
+from plugrl.runtime.sync.meeting import PeerClient
 from plugrl.runtime.worker import Worker
 
 Shapes = Sequence[tuple[str, Sequence[int], str]]
@@ -102,33 +103,42 @@ class WeightWorker(EchoWorker):
         self.sender = WeightSender(route) if index is None else None
         self.receiver = WeightReceiver(route, index) if index is not None else None
 
-    def send(self, shapes: Shapes, seed: int, version: int, fail_after: int = -1) -> float:
-        """Send the tensors described by (name, shape, dtype) and return the seconds it took."""
+    def send(self, shapes: Shapes, seed: int, version: int, fail_after: int = -1) -> SyncReport:
+        """Send the tensors described by (name, shape, dtype)."""
         assert self.sender is not None
-        tensors = list(make_tensors(shapes, seed).items())
-        started = time.perf_counter()
+        tensors = make_tensors(shapes, seed)
 
         def stream() -> Any:
-            for count, item in enumerate(tensors):
+            for count, item in enumerate(tensors.items()):
                 if count == fail_after:
                     raise ValueError("the stream broke")
                 yield item
 
-        self.sender.send(stream(), version)
-        return time.perf_counter() - started
+        return self.sender.send(WeightSource(tensors=stream(), specs=specs_of(tensors.items())), version)
 
-    def receive(self, shapes: Shapes, seed: int, version: int, die_after: int = -1) -> int:
+    def receive(self, shapes: Shapes, seed: int, version: int) -> int:
         """Receive the tensors, compare them bit for bit, and return how many came; -1 when one differs."""
         assert self.receiver is not None
         expected = make_tensors(shapes, seed)
-        count = 0
-        for name, tensor in self.receiver.receive(version):
-            if count == die_after:
-                os._exit(9)
-            if not same_bits(tensor, expected[name]):
-                return -1
-            count += 1
-        return count
+        found: list[bool] = []
+
+        def load(received: Received, version: int) -> None:
+            found.extend(same_bits(tensor, expected[name]) for name, tensor in received.tensors)
+
+        self.receiver.apply(version, load)
+        return len(found) if all(found) else -1
+
+    def loaded_version(self) -> int:
+        """Return the version of the weights in use."""
+        assert self.receiver is not None
+        return self.receiver.version
+
+    def die_in_transfer(self, route: WeightRoute, index: int, version: int) -> None:
+        """Take part in a transfer as a receiver until it has begun, then end the process."""
+        client = PeerClient(route.socket_path, index, route.timeout_s)
+        client.begin(version)
+        client.send({"kind": "ready", "has": [], "held": [], "snapshot": "", "version": -1})
+        os._exit(9)
 
 
 def make_tensors(shapes: Shapes, seed: int) -> Mapping[str, torch.Tensor]:

@@ -11,15 +11,20 @@ from typing import Any
 
 import torch
 
+from plugrl.config.schema.weight_sync import WeightSyncConfig
 from plugrl.engines.base import Batch, BatchOptions, LossFunction
+from plugrl.errors import PlugRLError
 from plugrl.rollouts.base import Completion, SamplingParams
 from plugrl.runtime.group import WorkerGroup
 from plugrl.runtime.handle import wait_all
-from plugrl.runtime.weights import WeightRoute, weight_route
+from plugrl.runtime.sync import SyncReport
 from plugrl.workers.dispatch import balanced_split, merge_rows, reduce_metrics, row_lengths, take
 from plugrl.workers.transport import PackedCompletions
+from plugrl.workers.weight_link import WeightLink, connect_weights
 
 logger = logging.getLogger(__name__)
+
+_VERSIONS_TIMEOUT_S = 2.0
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one rank."""
@@ -83,12 +88,16 @@ class TrainingGroup:
 class RolloutGroup:
     """A group of :class:`plugrl.workers.rollout.RolloutWorker` that share out the prompts."""
 
-    def __init__(self, group: WorkerGroup, timeout: float, bucket_megabytes: int) -> None:
+    def __init__(
+        self, group: WorkerGroup, timeout: float, bucket_megabytes: int, sync: WeightSyncConfig | None = None
+    ) -> None:
         self.group = group
         self.timeout = timeout
         self.bucket_megabytes = bucket_megabytes
+        self.sync = sync or WeightSyncConfig()
         self.weight_version = 0
-        self._route: WeightRoute | None = None
+        self.last_sync: SyncReport | None = None
+        self._link: WeightLink | None = None
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]
@@ -113,15 +122,38 @@ class RolloutGroup:
         return [completion for group in completions for completion in group]
 
     def update_weights(self, actor: TrainingGroup, version: int) -> None:
-        """Bring the actor's weights into every rollout worker as ``version``."""
-        if self._route is None:
-            self._route = weight_route(
-                actor.group, self.group, bucket_megabytes=self.bucket_megabytes, timeout_s=self.timeout
+        """Bring the actor's weights into every rollout worker as ``version``.
+
+        Raises WeightSyncError when the weights of the two do not fit, before anything is sent. An error of a worker is
+        raised as it is, with a note on which rollout worker has which version.
+        """
+        if self._link is None or not self._link.joins(actor.group, self.group):
+            self._link = connect_weights(
+                actor.group, self.group, self.sync, bucket_megabytes=self.bucket_megabytes, timeout=self.timeout
             )
-        receiving = self.group.execute("receive_weights", self._route, version)
-        sending = actor.group.execute("send_weights", self._route, version)
-        wait_all([sending, receiving], self.timeout)
+        link = self._link
+        receiving = self.group.execute("receive_weights", link.route, version, adapter=link.adapter)
+        sending = actor.group.execute("send_weights", link.route, version, merged=link.adapter is None)
+        try:
+            reports = wait_all([sending, receiving], self.timeout)[0]
+        except PlugRLError as error:
+            error.add_note(f"Weights of version {version} were being sent. {self.describe_versions()}")
+            raise
+        self.last_sync = next(report for report in reports if report is not None)
         self.weight_version = version
+
+    def describe_versions(self) -> str:
+        """Say which rollout worker has weights of which version, as far as they answer within a few seconds."""
+        found: dict[str, list[int]] = {}
+        for rank in range(self.group.size):
+            try:
+                version = self.group.execute("weight_version", ranks=[rank]).wait(_VERSIONS_TIMEOUT_S)[0]
+                state = f"version {version}"
+            except PlugRLError:
+                state = "no answer"
+            found.setdefault(state, []).append(rank)
+        parts = [f"{state} on rank {', '.join(map(str, ranks))}" for state, ranks in found.items()]
+        return f"{self.group.name} has {'; '.join(parts)}."
 
     def close(self) -> None:
         """End the workers."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
 
 from plugrl.config.schema import ModelConfig, RolloutConfig
+from plugrl.errors import UnsupportedCapability
 from plugrl.rollouts.base import RolloutBackend, SamplingParams
 from plugrl.rollouts.registry import get_rollout
-from plugrl.runtime.weights import WeightReceiver, WeightRoute
+from plugrl.runtime.sync import Received, TensorSpec, WeightReceiver, WeightRoute, specs_of
 from plugrl.runtime.worker import Worker
 from plugrl.workers.digests import weight_digests
 from plugrl.workers.transport import PackedCompletions
@@ -40,11 +42,49 @@ class RolloutWorker(Worker):
             self.platform.empty_cache()
         return PackedCompletions.pack(completions)
 
-    def receive_weights(self, route: WeightRoute, version: int) -> None:
-        """Replace the weights by those that the actor streams."""
+    def describe_weights(self) -> tuple[tuple[TensorSpec, ...] | None, bool]:
+        """Return the weights that the backend has, None if it cannot show them, and whether it merges adapters."""
+        try:
+            specs = specs_of(self.backend.named_weights())
+        except UnsupportedCapability:
+            return None, self.backend.merges_adapters
+        return specs, self.backend.merges_adapters
+
+    def receive_weights(self, route: WeightRoute, version: int, adapter: Mapping[str, Any] | None = None) -> None:
+        """Replace the weights by those that the actor sends; with ``adapter`` they come unmerged."""
+        if self._receiver is not None and self._receiver.route.name != route.name:
+            self._receiver.close()
+            self._receiver = None
         if self._receiver is None:
             self._receiver = WeightReceiver(route, self.context.rank)
-        self.backend.load_weights(self._receiver.receive(version, copy=False), version)
+        self._receiver.apply(version, partial(self._load, adapter))
+
+    def weight_version(self) -> int:
+        """Return the version of the weights in use."""
+        return self.backend.weight_version
+
+    def _load(self, adapter: Mapping[str, Any] | None, received: Received, version: int) -> None:
+        if adapter is not None:
+            self.backend.adopt_weights(self.backend.merge_adapter(dict(received.tensors), adapter), version)
+        elif received.lasting:
+            self.backend.adopt_weights(dict(received.tensors), version)
+        else:
+            self.backend.load_weights(received.tensors, version)
+
+    def reside(self, state: State) -> None:
+        """Wake the backend, or let it sleep where it is to be ``away``."""
+        if state == "away":
+            self.backend.sleep()
+        else:
+            self.backend.wake()
+
+    def memory_mib(self) -> tuple[int, int]:
+        """Return the MiB of the weights, twice; 0 where the backend cannot show them."""
+        try:
+            weights = as_mib(weight_bytes(tensor for _, tensor in self.backend.named_weights()))
+        except UnsupportedCapability:
+            weights = 0
+        return weights, weights
 
     def weight_digests(self) -> dict[str, str]:
         """Return digests of the weights in use by published name, to compare with those of the actor."""

@@ -15,9 +15,10 @@ from plugrl.engines.registry import EngineRegistry
 from plugrl.metric import Metric
 from plugrl.models.registry import model_category
 from plugrl.runtime.seeding import seed_rank
-from plugrl.runtime.weights import WeightRoute, WeightSender
+from plugrl.runtime.sync import SyncReport, WeightRoute
 from plugrl.runtime.worker import Worker
 from plugrl.workers.digests import weight_digests
+from plugrl.workers.publishing import WeightDescription, WeightPublisher
 
 EngineType = Literal["language_model", "value_model", "embodied_model"]
 """A category of model types, as engines are registered for it."""
@@ -49,7 +50,7 @@ class TrainingWorker(Worker):
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
         self.engine: BaseEngine
-        self._sender: WeightSender | None = None
+        self._publisher: WeightPublisher
 
     def setup(self) -> None:
         """Build the engine. Collective."""
@@ -60,6 +61,7 @@ class TrainingWorker(Worker):
         self.engine = build_engine(self.spec)
         self.engine.initialize()
         # What was built so far is alike on all ranks; dropout and noise are not to be.
+        self._publisher = WeightPublisher(self.engine, self.context.rank)
         seed_rank(self.platform, self.spec.seed, self.engine.get_data_parallel_rank())
 
     def infer(self, batch: Batch, options: BatchOptions, *, adapter: bool = True) -> dict[str, torch.Tensor]:
@@ -96,16 +98,16 @@ class TrainingWorker(Worker):
         else:
             self.platform.profiler_stop()
 
-    def send_weights(self, route: WeightRoute, version: int) -> int:
-        """Stream all weights to the rollout workers; returns how many tensors this rank sent. Collective."""
-        stream, _ = self.engine.get_per_tensor_param()
-        if self.context.rank != 0:
-            for _ in stream:
-                pass
-            return 0
-        if self._sender is None:
-            self._sender = WeightSender(route)
-        return self._sender.send(stream, version)
+    def describe_weights(self) -> WeightDescription | None:
+        """Return what :meth:`send_weights` sends, on rank 0. Collective."""
+        return self._publisher.describe()
+
+    def send_weights(self, route: WeightRoute, version: int, *, merged: bool = True) -> SyncReport | None:
+        """Bring the weights to the rollout workers; rank 0 returns what it sent. Collective.
+
+        ``merged=False`` leaves the adapter to the receivers, see :class:`plugrl.workers.publishing.WeightPublisher`.
+        """
+        return self._publisher.send(route, version, merged=merged)
 
     def weight_digests(self) -> dict[str, str]:
         """Return digests of what :meth:`send_weights` sends, on rank 0; the other ranks return nothing. Collective."""
@@ -120,11 +122,11 @@ class TrainingWorker(Worker):
     def load(self, directory: str, progress: Mapping[str, Any] | None = None) -> None:
         """Read what :meth:`save` wrote, under any layout. Collective."""
         self.engine.load_checkpoint(directory, progress=progress)
+        self._publisher.weights_were_loaded()
 
     def close(self) -> None:
         """Free the weight channel, then the process group."""
-        if self._sender is not None:
-            self._sender.close()
+        self._publisher.close()
         super().close()
 
 

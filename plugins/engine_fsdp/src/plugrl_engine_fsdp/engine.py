@@ -30,6 +30,7 @@ from plugrl_engine_fsdp.distributed import rank, world_size
 from plugrl_engine_fsdp.ema import Ema
 from plugrl_engine_fsdp.layouts import Layout, LayoutContext, choose_layout
 from plugrl_engine_fsdp.loss_scale import LossScale
+from plugrl_engine_fsdp.names import published_tensors
 from plugrl_engine_fsdp.optim import (
     OptimizerSettings,
     Schedule,
@@ -264,6 +265,21 @@ class DataParallelEngine(BaseEngine):
             return policy.merged_tensors(export.stream(self)), None
         config = policy.adapter_config()
         return export.stream(self, None if config is None else policy.is_saved), config
+
+    def get_unmerged_param(self) -> tuple[Iterator[tuple[str, torch.Tensor]], dict[str, Any] | None]:
+        """Stream all full tensors, an adapter's beside the frozen ones. Collective."""
+        policy: Any = self.module
+        return export.stream(self), policy.adapter_config()
+
+    def frozen_names(self, merged: bool = True) -> frozenset[str]:
+        """The parameters without gradients; with an adapter that is merged in, none is what it was."""
+        policy: Any = self.module
+        if not self.trainable or (merged and policy.adapter_config() is not None):
+            return frozenset()
+        return frozenset(
+            name for name, tensor in published_tensors(policy)
+            if isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+        )  # fmt: skip
 
     def disable_adapter(self) -> AbstractContextManager[Any]:
         """The context in which the frozen weights alone compute."""

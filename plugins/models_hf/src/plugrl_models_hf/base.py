@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from plugrl.models.base import BasePolicy
 from plugrl_models_hf.adapter import Adapter, attach, linear_names
-from plugrl_models_hf.adapter_files import merge_into
+from plugrl_models_hf.adapter_files import PART_A, PART_B, PREFIX, merge_into, merged_weight, scale_of
 from plugrl_models_hf.config import CausalLMConfig
 from plugrl_models_hf.packing import ATTENTION
 from plugrl_models_hf.quiet import quiet
@@ -76,6 +77,24 @@ class HFPolicy(BasePolicy):
     def merged_tensors(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Add the adapter to the weights of its layers as they pass."""
         return iter(tensors) if self._adapter is None else self._adapter.merged(tensors)
+
+    def merge_published(
+        self, tensors: Mapping[str, torch.Tensor], adapter: Mapping[str, Any], device: torch.device
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Add the matrices of a LoRA adapter to the weights of their layers."""
+        scale, modules = scale_of(adapter), dict(self.model.named_modules())
+        for name, tensor in tensors.items():
+            if name.startswith(PREFIX):
+                if not name.endswith((PART_A, PART_B)):  # A module that is trained whole replaces the frozen one.
+                    yield name.removeprefix(PREFIX), tensor
+                continue
+            path = name.removesuffix(".weight")
+            part_a, part_b = (tensors.get(f"{PREFIX}{path}{part}") for part in (PART_A, PART_B))
+            if part_a is not None and part_b is not None:
+                parts = (part.to(device) for part in (tensor, part_a, part_b))
+                yield name, merged_weight(*parts, scale, transposed=isinstance(modules[path], Conv1D))
+            elif PREFIX + name not in tensors:
+                yield name, tensor
 
     def save_config(self, directory: str | Path) -> None:
         """Write configuration, generation settings and tokenizer, as the model's own ``save_pretrained`` does."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from plugrl.errors import ConfigError, PlugRLError, UnsupportedCapability, WeightSyncError
 from plugrl.models import get_model
+from plugrl.models.base import BasePolicy
 from plugrl.models.moving import move_module
 from plugrl.platforms import get_platform
 from plugrl.rollouts.base import Completion, RolloutBackend, SamplingParams
@@ -96,6 +97,33 @@ class HFRolloutBackend(RolloutBackend):
             raise WeightSyncError(f"Weights of version {version} did not load: {error}") from error
         self._version = version
         self._refusal = ""
+
+    def adopt_weights(self, tensors: Mapping[str, torch.Tensor], version: int) -> None:
+        """Let the policy's parameters be these tensors where they lie on its device in its type, else copy them.
+
+        The policy is never trained, so nobody writes to them. Raises WeightSyncError before anything is changed.
+        """
+        if self._policy is None or self._asleep:
+            raise WeightSyncError(f"Cannot load weights: {self._refusal or 'it sleeps'}.")
+        try:
+            self._policy.adopt_published(tensors)
+        except PlugRLError as error:
+            raise WeightSyncError(f"Weights of version {version} did not load: {error}") from error
+        self._weights = None
+        self._version = version
+        self._refusal = ""
+
+    @property
+    def merges_adapters(self) -> bool:
+        """Whether the policy knows how."""
+        return type(self._policy).merge_published is not BasePolicy.merge_published
+
+    def merge_adapter(
+        self, tensors: Mapping[str, torch.Tensor], adapter: Mapping[str, Any]
+    ) -> Mapping[str, torch.Tensor]:
+        """Add a LoRA adapter to the weights of its layers, on the device of the policy."""
+        with torch.no_grad():
+            return dict(self._policy.merge_published(tensors, adapter, self._device))
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the weights in use under published names."""

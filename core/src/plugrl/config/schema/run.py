@@ -11,6 +11,7 @@ from plugrl.config.schema.flow import FlowConfig
 from plugrl.config.schema.model import ModelConfig
 from plugrl.config.schema.rollout import RewardConfig, RolloutConfig
 from plugrl.config.schema.trainer import SftConfig, TrainerConfig
+from plugrl.config.schema.weight_sync import WeightSyncConfig
 
 VALUE_ESTIMATORS = frozenset({"gae"})
 """Advantage estimators that need a critic."""
@@ -53,6 +54,9 @@ class RunConfig(Section):
 
     rollout: RolloutConfig = RolloutConfig()
     """Sampling of responses."""
+
+    weight_sync: WeightSyncConfig = WeightSyncConfig()
+    """How new weights reach the rollout."""
 
     reward: RewardConfig = RewardConfig()
     """How a response is judged."""

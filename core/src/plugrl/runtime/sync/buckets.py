@@ -81,10 +81,14 @@ def pack(
 
 
 class Unpacker:
-    """Puts tensors together from the buckets of one transfer."""
+    """Puts tensors together from the buckets of one transfer.
 
-    def __init__(self, copy: bool) -> None:
+    copy: whether the tensors have memory of their own; ``spare`` offers some to them, by name, which is then used up.
+    """
+
+    def __init__(self, copy: bool, spare: dict[str, torch.Tensor] | None = None) -> None:
         self._copy = copy
+        self._spare = {} if spare is None else spare
         self._partial: tuple[Piece, torch.Tensor] | None = None
         self.count = 0
 
@@ -93,7 +97,7 @@ class Unpacker:
         for piece in pieces:
             data = buffer[piece.offset : piece.offset + piece.length]
             if piece.length == piece.total:
-                yield self._finished(piece, data.clone() if self._copy else data)
+                yield self._finished(piece, self._memory_for(piece).copy_(data) if self._copy else data)
                 continue
             whole = self._gather(piece)
             whole[piece.start : piece.start + piece.length].copy_(data)
@@ -103,10 +107,16 @@ class Unpacker:
 
     def _gather(self, piece: Piece) -> torch.Tensor:
         if piece.start == 0:
-            self._partial = (piece, torch.empty(piece.total, dtype=torch.uint8))
+            self._partial = (piece, self._memory_for(piece))
         if self._partial is None or self._partial[0].name != piece.name:
             raise WeightSyncError(f"A part of tensor {piece.name!r} is missing; the weights are not whole.")
         return self._partial[1]
+
+    def _memory_for(self, piece: Piece) -> torch.Tensor:
+        old = self._spare.pop(piece.name, None)
+        if old is not None and old.nbytes == piece.total:
+            return old.reshape(-1).view(torch.uint8)
+        return torch.empty(piece.total, dtype=torch.uint8)
 
     def _finished(self, piece: Piece, data: torch.Tensor) -> tuple[str, torch.Tensor]:
         self.count += 1

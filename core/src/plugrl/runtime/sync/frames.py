@@ -49,6 +49,29 @@ class Frames:
         assert isinstance(message, dict)
         return message
 
+    def send_descriptor(self, descriptor: int, timeout: float) -> None:
+        """Send a descriptor; the other end takes it with :meth:`receive_descriptor` at the same point of the stream."""
+        self.connection.settimeout(timeout)
+        try:
+            socket.send_fds(self.connection, [b"m"], [descriptor])
+        except TimeoutError:
+            raise WeightSyncError(f"{self.peer} took nothing for {timeout:g} s.") from None
+        except OSError as error:
+            raise self._parting(error) from None
+
+    def receive_descriptor(self, timeout: float) -> int:
+        """Return the descriptor that comes next; it is this process's to close."""
+        self.connection.settimeout(timeout)
+        try:
+            _, descriptors, _, _ = socket.recv_fds(self.connection, 1, 1)
+        except TimeoutError:
+            raise WeightSyncError(f"{self.peer} sent nothing for {timeout:g} s.") from None
+        except OSError as error:
+            raise Closed(f"{self.peer} is gone ({error.strerror or error}).") from None
+        if not descriptors:
+            raise Closed(f"{self.peer} is gone (it sent no memory).")
+        return descriptors[0]
+
     def is_closed(self) -> bool:
         """Whether the other end has closed, or sent what nobody waited for."""
         readable, _, _ = select.select([self.connection], [], [], 0)
