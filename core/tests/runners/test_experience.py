@@ -43,7 +43,7 @@ def test_a_penalty_counts_in_the_reward_and_is_told_beside_it() -> None:
 
 
 def test_a_checkpoint_of_another_kind_of_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    save_state(tmp_path, step=2, sampler=PromptSampler(8, 2), kl_controller=make_kl_controller())
+    save_state(tmp_path, step=2, sampler_state=PromptSampler(8, 2).state_dict(), kl_controller=make_kl_controller())
     check_state(tmp_path, sampler=PromptSampler(8, 4), uses_critic=False)
     with pytest.raises(CheckpointError, match=r"^trainer\.resume: .* without a critic"):
         check_state(tmp_path, sampler=PromptSampler(8, 2), uses_critic=True)
@@ -56,7 +56,7 @@ def test_a_resumed_run_has_the_weight_that_was_configured_or_the_one_that_was_st
     kind: str, expected: float, tmp_path: Path
 ) -> None:
     sampler, saved = PromptSampler(8, 2), make_kl_controller(kind, kl_coef=0.25)
-    save_state(tmp_path, step=2, sampler=sampler, kl_controller=saved)
+    save_state(tmp_path, step=2, sampler_state=sampler.state_dict(), kl_controller=saved)
     resumed = make_kl_controller(kind, kl_coef=0.5)
     assert load_state(tmp_path, sampler=sampler, kl_controller=resumed) == 2
     assert resumed.value == expected

@@ -43,6 +43,9 @@ AGGREGATION_KEYWORDS = frozenset(
 )
 """Keywords that say how a policy loss is weighted and aggregated; every policy loss must take them."""
 
+GROUP_LOCAL = frozenset({"grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo"})
+"""Estimators whose advantages of a row depend on the responses to the same prompt alone."""
+
 
 def _check_callable(key: Any, value: object) -> None:
     if not callable(value):

@@ -1,4 +1,4 @@
-"""`plugrl config`: show, schema, check, wrap-plan."""
+"""`plugrl config`: show, schema, check, wrap-plan, flow."""
 
 from __future__ import annotations
 
@@ -123,6 +123,20 @@ def wrap_plan(
         console.answer(f"note: {text}")
     for text in plan.warnings:
         console.warn(text)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def flow(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None) -> None:
+    """Print how a training step would flow: what runs where, in which portions, and what overlaps with what."""
+    console.reserve_output()
+    loaded = load(config, overrides, plugin, "train")
+    from plugrl.runners.flow_table import flow_table
+    from plugrl.runtime.flow.explain import COLUMNS
+
+    table = flow_table(loaded)
+    console.answer(console.plain_table(COLUMNS, table.rows))
+    for text in table.notes:
+        console.answer(f"note: {text}")
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

@@ -20,11 +20,15 @@ _COMPARING = frozenset({"grpo", "grpo_vectorized", "grpo_passk", "gdpo"})
 """Estimators that normalise within the responses to one prompt."""
 
 
+_NEWEST_WEIGHTS = frozenset({"remax", "optimal_token_baseline", "tir_optimal_token_baseline"})
+"""Estimators that ask the policy itself about samples or prompts, besides drawing them."""
+
+
 def cross_problems(config: RunConfig, task: Task = "train") -> list[str]:
     """Return what is wrong between keys, one line each, starting with the key that is best changed."""
     rules = [_resume(config), _data(config), _reward(config, task)]
     if task == "train":
-        rules += [_batches(config), _estimator(config), _divergence(config), _clipping(config)]
+        rules += [_batches(config), _estimator(config), _divergence(config), _clipping(config), _asynchronous(config)]
     if task == "sft" or config.sft.before_rl:
         rules.append(_supervised(config))
     rules.append(_checkpoints(config))
@@ -108,6 +112,22 @@ def _clipping(config: RunConfig) -> Iterator[str]:
         yield "actor.loss_scale_factor: has an effect only with actor.loss_agg_mode=seq-mean-token-sum-norm"
     if config.rollout.temperature == 0:
         yield "rollout.temperature: training needs sampled responses; 0 takes the most likely token every time"
+
+
+def _asynchronous(config: RunConfig) -> Iterator[str]:
+    """Sampling ahead uses samples of older weights: what assumes that they are the newest cannot be used with it."""
+    if not config.flow.asynchronous.enable:
+        return
+    key = "flow.asynchronous.enable"
+    if config.actor.use_rollout_log_probs is not True:
+        yield f"{key}: samples come from older weights; the ratio needs theirs: set actor.use_rollout_log_probs=true"
+    if config.uses_critic:
+        yield f"{key}: values are of newer weights than the samples; use an estimator without a critic, not gae"
+    name = config.algorithm.adv_estimator
+    if name in _NEWEST_WEIGHTS:
+        yield f"{key}: algorithm.adv_estimator={name} asks the newest weights about each sample; use another one"
+    if config.actor.policy_loss.loss_mode == "gpg":
+        yield f"{key}: actor.policy_loss.loss_mode=gpg has no ratio that accounts for older weights; use another one"
 
 
 def _supervised(config: RunConfig) -> Iterator[str]:

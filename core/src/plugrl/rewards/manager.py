@@ -65,10 +65,13 @@ class RewardManager:
         texts: Sequence[str],
         ground_truths: Sequence[Any],
         extra_infos: Sequence[Mapping[str, Any] | None] | None = None,
+        *,
+        note: bool = True,
     ) -> list[RewardResult]:
         """Score responses one by one, in order.
 
-        A plain score is also given as ``acc`` in the result's info, as verl does.
+        A plain score is also given as ``acc`` in the result's info, as verl does. ``note=False`` leaves the responses
+        out of the warning about answers that cannot be read: who scores a batch in portions calls :meth:`note`.
 
         Raises:
             UserError: (a ValueError) lengths differ, or the function fails, returns no score or takes too long; the
@@ -81,8 +84,13 @@ class RewardManager:
         with time_limit(self._timeout, lambda: self._too_slow(texts, len(results))):
             for row in zip(texts, ground_truths, extras, strict=True):
                 results.append(self._score(*row))
-        self._watch.see(texts, results)
+        if note:
+            self.note(texts, results)
         return results
+
+    def note(self, texts: Sequence[str], results: Sequence[RewardResult]) -> None:
+        """Count a batch of scored responses for the warning that no answer can be read."""
+        self._watch.see(texts, results)
 
     def _score(self, text: str, ground_truth: Any, extra_info: Mapping[str, Any] | None) -> RewardResult:
         try:

@@ -33,10 +33,15 @@ class Components:
     critic: TrainingGroup | None = None
 
     @property
+    def devices(self) -> dict[str, tuple[int, ...]]:
+        """The device of each rank, by component."""
+        groups = {"rollout": self.rollout, "ref": self.ref, "critic": self.critic, "actor": self.actor}
+        return {name: group.group.devices for name, group in groups.items() if group is not None}
+
+    @property
     def num_devices(self) -> int:
         """Distinct devices that the components use."""
-        groups = [self.actor, self.rollout, self.ref, self.critic]
-        return len({device for group in groups if group is not None for device in group.group.devices})
+        return len({device for ranks in self.devices.values() for device in ranks})
 
     def close(self) -> None:
         """End all workers; their names may be used again."""

@@ -109,8 +109,12 @@ def collect(
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Completion],
     processor: TextProcessor,
+    first_group: int = 0,
 ) -> Experience:
-    """Turn completions (ordered by prompt, then sample) into rows; width and padding follow from the longest row."""
+    """Turn completions (ordered by prompt, then sample) into rows; width and padding follow from the longest row.
+
+    Groups are numbered from ``first_group``, the place of the first prompt in its batch.
+    """
     owners = [completion.prompt_index for completion in completions]
     tensors = pack_sequences(
         [prompts[owner] for owner in owners],
@@ -122,7 +126,7 @@ def collect(
     tensors["rollout_log_probs"], _ = pad_rows([completion.logprobs for completion in completions], 0.0, width)
     return Experience(
         records=[records[owner] for owner in owners],
-        group_ids=owners,
+        group_ids=[first_group + owner for owner in owners],
         texts=[processor.decode(list(completion.tokens)) for completion in completions],
         weight_versions=[completion.weight_version for completion in completions],
         tensors=tensors,

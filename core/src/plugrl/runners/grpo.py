@@ -5,29 +5,34 @@ Source: Shao et al., DeepSeekMath, arXiv:2402.03300; the estimators name their o
 
 from __future__ import annotations
 
+from plugrl.runners.needs import Needs
 from plugrl.runners.rl import RlRun
+from plugrl.runners.rl_flow import Stages
+from plugrl.runtime.flow import DRIVER
+
+
+def grpo_stages(needs: Needs) -> Stages:
+    """Sample, reward, log-probabilities, advantages, update; devices and ``flow`` decide what of it overlaps."""
+    step = Stages()
+    step.add("gen", "rollout", RlRun.sample)
+    step.add("reward", DRIVER, RlRun.score, after="gen")
+    if needs.baselines:
+        step.add("gen_max", "rollout", RlRun.sample_greedily, after="gen")
+        step.add("reward_max", DRIVER, RlRun.add_greedy_baselines, after="gen_max")
+    if needs.old_log_probs:
+        step.add("old_log_prob", needs.old_log_probs_from, RlRun.add_old_log_probs, after="gen")
+    if needs.config.uses_reference:
+        step.add("ref", needs.reference_from, RlRun.add_reference_log_probs, after="gen")
+    step.add("adv", DRIVER, RlRun.add_advantages, after=step.names, size=needs.update_size, why=needs.why_whole)
+    step.add("update_actor", "actor", RlRun.update_actor, after="adv", size=needs.update_size, why=needs.why_whole)
+    return step
 
 
 def train_grpo(run: RlRun) -> None:
-    """Train until the last step: sample, reward, log-probabilities, advantages, update, sync, validate, save, log."""
+    """Train until the last step: the stages above, then sync, validate, save, log."""
+    run.arrange(grpo_stages)
     for step in run.steps():
-        with step.timed("gen"):
-            experience = run.sample(step)
-        with step.timed("reward"):
-            run.score(experience)
-        if run.needs_baselines:
-            with step.timed("gen_max"):
-                run.add_greedy_baselines(step, experience)
-        if run.needs_old_log_probs:
-            with step.timed("old_log_prob"):
-                run.add_old_log_probs(step, experience)
-        if run.config.uses_reference:
-            with step.timed("ref"):
-                run.add_reference_log_probs(experience)
-        with step.timed("adv"):
-            run.add_advantages(step, experience)
-        with step.timed("update_actor"):
-            run.update_actor(step, experience)
+        experience = run.flow(step)
         with step.timed("update_weights"):
             run.sync_weights(step)
         run.finish(step, experience)

@@ -22,6 +22,7 @@ from plugrl.platforms import get_platform
 from plugrl.platforms.visible import visible_count
 from plugrl.rewards.manager import RewardManager
 from plugrl.runners.components import Component, placement, rl_components
+from plugrl.runners.flow_table import check_flow
 from plugrl.runners.launcher_guard import check_launcher_variables
 from plugrl.runners.preflight import check_parts, check_placed_engines, preflight
 from plugrl.runners.prompts import PromptData
@@ -115,6 +116,7 @@ def planned(config: RunConfig, data: PromptData, nodes: int | Sequence[Node]) ->
     Raises ConfigError naming the keys that do not fit.
     """
     devices = placement(config, rl_components(config), nodes)
+    check_flow(config, devices)
     return rl_plan(config, len(data.train), len(devices["actor"]))
 
 

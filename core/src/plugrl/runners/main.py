@@ -32,7 +32,8 @@ from plugrl.runners.rl import RlRun, rl_plan
 from plugrl.runners.sft import STEP_FILE, SftRun, is_finished, train_sft
 from plugrl.runners.summary import print_summary
 from plugrl.runners.validation import Validation, validate
-from plugrl.runtime import RaySession
+from plugrl.runtime import RaySession, trace
+from plugrl.runtime.flow.timeline import collect, write_timeline
 from plugrl.tracking import RunDirectory, Tracker, write_curves, write_report
 from plugrl.tracking.lock import FolderLock
 from plugrl.workers.ranks import RayRanks, SupervisedGroup
@@ -74,6 +75,8 @@ def _train(config: RunConfig, lock: FolderLock) -> None:
         if inputs.resume_from is not None:
             run.resume(inputs.resume_from)
         (train_ppo if config.uses_critic else train_grpo)(run)
+        if config.flow.trace:
+            write_timeline(inputs.run_dir.timeline, collect(session))
         components.close()
     finish(config, inputs.run_dir, inputs.store, run.validations, began)
 
@@ -131,7 +134,11 @@ def opened(
 ) -> Iterator[tuple[RaySession, Tracker]]:
     """Open the run's record and Ray, and close both however the block ends."""
     with recorded(config, run_dir, resume_from, phase=phase) as tracker:
-        with RaySession(config.cluster, load_plugins(), platform=config.platform) as session:
+        env = {}
+        if config.flow.trace:
+            trace.enable()
+            env = {trace.VARIABLE: "1"}
+        with RaySession(config.cluster, load_plugins(), platform=config.platform, env=env) as session:
             check_shared_folder(session, run_dir.path)
             yield session, tracker
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from plugrl.algorithms import make_kl_controller
 from plugrl.algorithms.controllers import KLController
@@ -16,11 +18,13 @@ CRITIC = "critic"
 STATE_FILE = Path("training_state") / "driver_state.json"
 
 
-def save_state(directory: Path, *, step: int, sampler: PromptSampler, kl_controller: KLController) -> None:
-    """Write the driver's state into a checkpoint that is being written."""
+def save_state(
+    directory: Path, *, step: int, sampler_state: Mapping[str, Any], kl_controller: KLController
+) -> None:
+    """Write the driver's state into a checkpoint that is being written; ``sampler_state`` is of after that step."""
     path = directory / STATE_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"step": step, "sampler": sampler.state_dict(), "kl_coef": kl_controller.state_dict()["value"]})
+    write_json(path, {"step": step, "sampler": dict(sampler_state), "kl_coef": kl_controller.state_dict()["value"]})
 
 
 def check_state(directory: Path, *, sampler: PromptSampler, uses_critic: bool) -> None:

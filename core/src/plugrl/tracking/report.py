@@ -39,12 +39,23 @@ def write_report(run_dir: str | os.PathLike[str] | RunDirectory) -> Path:
         _charts(rows),
         _samples(compare(run.read_samples())),
         _timing(time_shares(rows)),
+        _timeline(run),
         plugin_table(_read_json(run.plugins)),
         version_list(_read_json(run.versions)),
         configuration(config_text),
     ]
     write_atomic(run.report, render_page(_title(config_text, run), _subtitle(rows, run), sections))
     return run.report
+
+
+def _timeline(run: RunDirectory) -> str:
+    if not run.timeline.exists():
+        return ""
+    name = escape(run.timeline.name)
+    return (
+        f'<h2>Timeline</h2><div class="card"><p><a href="{name}" download>{name}</a> shows what every process did and '
+        "when. Open it in ui.perfetto.dev or chrome://tracing, which read it where you are.</p></div>"
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -55,6 +55,11 @@ class RunDirectory:
         return self.path / "samples.jsonl"
 
     @property
+    def timeline(self) -> Path:
+        """What every process did and when, as a Chrome trace; there with ``flow.trace``."""
+        return self.path / "timeline.json"
+
+    @property
     def curves(self) -> Path:
         """The curves as a picture."""
         return self.path / "curves.png"

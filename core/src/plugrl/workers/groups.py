@@ -14,7 +14,9 @@ import torch
 from plugrl.config.schema.weight_sync import WeightSyncConfig
 from plugrl.engines.base import Batch, BatchOptions, LossFunction
 from plugrl.errors import PlugRLError
+from plugrl.metric import Metric
 from plugrl.rollouts.base import Completion, SamplingParams
+from plugrl.runtime.flow.residency import State
 from plugrl.runtime.group import WorkerGroup
 from plugrl.runtime.handle import wait_all
 from plugrl.runtime.sync import SyncReport
@@ -28,6 +30,9 @@ _VERSIONS_TIMEOUT_S = 2.0
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one rank."""
+
+RankMetrics = list[dict[str, Metric]]
+"""What a rank measured in each of several optimizer steps."""
 
 
 class TrainingGroup:
@@ -49,11 +54,26 @@ class TrainingGroup:
         self, mini_batches: Sequence[Batch], loss_function: LossFunction, options: BatchOptions
     ) -> dict[str, float]:
         """Do one optimizer step for each mini-batch; returns the metrics, mean over the steps."""
+        return self.metrics([self.train_some(mini_batches, loss_function, options)])
+
+    def train_some(
+        self, mini_batches: Sequence[Batch], loss_function: LossFunction, options: BatchOptions, *, last: bool = True
+    ) -> list[RankMetrics]:
+        """Do some of a trainer step's optimizer steps; returns what each rank measured, for :meth:`metrics`.
+
+        The schedule of the learning rate counts trainer steps: it advances with the ``last`` of them.
+        """
         shards = [[take(batch, share) for share in self._shares(batch)] for batch in mini_batches]
         per_rank: list[Arguments] = [
-            (([shard[rank] for shard in shards], loss_function, options), {}) for rank in range(self.group.size)
+            (([shard[rank] for shard in shards], loss_function, options), {"last": last})
+            for rank in range(self.group.size)
         ]
-        metrics = reduce_metrics(self.group.execute("train", per_rank=per_rank).wait(self.timeout))
+        ranks: list[RankMetrics] = self.group.execute("train", per_rank=per_rank).wait(self.timeout)
+        return ranks
+
+    def metrics(self, parts: Sequence[list[RankMetrics]]) -> dict[str, float]:
+        """Reduce what :meth:`train_some` measured in all parts of a trainer step."""
+        metrics = reduce_metrics([[one for part in parts for one in part[rank]] for rank in range(self.group.size)])
         if not math.isfinite(metrics.get("grad_norm", 0.0)):
             logger.warning(
                 "%s: a gradient was not finite, its optimizer step was skipped (%d so far).",
@@ -63,6 +83,15 @@ class TrainingGroup:
 
     def _shares(self, batch: Batch) -> list[torch.Tensor]:
         return balanced_split(row_lengths(batch), self.group.size)
+
+    def reside(self, state: State) -> None:
+        """Bring the component to its devices, see :class:`plugrl.runtime.flow.residency.Resident`."""
+        self.group.execute("reside", state).wait(self.timeout)
+
+    def memory_mib(self) -> tuple[int, int]:
+        """Return the most MiB that a rank's weights take on its device, and all that it holds there."""
+        found = self.group.execute("memory_mib").wait(self.timeout)
+        return max(weights for weights, _ in found), max(whole for _, whole in found)
 
     def profile(self, on: bool) -> None:
         """Start or stop the platform's profiler on all ranks."""
@@ -154,6 +183,15 @@ class RolloutGroup:
             found.setdefault(state, []).append(rank)
         parts = [f"{state} on rank {', '.join(map(str, ranks))}" for state, ranks in found.items()]
         return f"{self.group.name} has {'; '.join(parts)}."
+
+    def reside(self, state: State) -> None:
+        """Bring the component to its devices, see :class:`plugrl.runtime.flow.residency.Resident`."""
+        self.group.execute("reside", state).wait(self.timeout)
+
+    def memory_mib(self) -> tuple[int, int]:
+        """Return the most MiB that a rank's weights take on its device, and all that it holds there."""
+        found = self.group.execute("memory_mib").wait(self.timeout)
+        return max(weights for weights, _ in found), max(whole for _, whole in found)
 
     def close(self) -> None:
         """End the workers."""

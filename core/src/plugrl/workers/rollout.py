@@ -10,9 +10,11 @@ from plugrl.config.schema import ModelConfig, RolloutConfig
 from plugrl.errors import UnsupportedCapability
 from plugrl.rollouts.base import RolloutBackend, SamplingParams
 from plugrl.rollouts.registry import get_rollout
+from plugrl.runtime.flow.residency import State
 from plugrl.runtime.sync import Received, TensorSpec, WeightReceiver, WeightRoute, specs_of
 from plugrl.runtime.worker import Worker
 from plugrl.workers.digests import weight_digests
+from plugrl.workers.residence import as_mib, weight_bytes
 from plugrl.workers.transport import PackedCompletions
 
 

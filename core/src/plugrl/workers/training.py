@@ -14,11 +14,13 @@ from plugrl.engines.base import BaseEngine, Batch, BatchOptions, LossFunction
 from plugrl.engines.registry import EngineRegistry
 from plugrl.metric import Metric
 from plugrl.models.registry import model_category
+from plugrl.runtime.flow.residency import State
 from plugrl.runtime.seeding import seed_rank
 from plugrl.runtime.sync import SyncReport, WeightRoute
 from plugrl.runtime.worker import Worker
 from plugrl.workers.digests import weight_digests
 from plugrl.workers.publishing import WeightDescription, WeightPublisher
+from plugrl.workers.residence import as_mib, training_bytes, weight_bytes
 
 EngineType = Literal["language_model", "value_model", "embodied_model"]
 """A category of model types, as engines are registered for it."""
@@ -70,26 +72,41 @@ class TrainingWorker(Worker):
             return self.engine.infer_batch(batch, options=options).outputs
 
     def train(
-        self, mini_batches: Sequence[Batch], loss_function: LossFunction, options: BatchOptions
+        self, mini_batches: Sequence[Batch], loss_function: LossFunction, options: BatchOptions, *, last: bool = True
     ) -> list[dict[str, Metric]]:
         """Do one optimizer step for each mini-batch and advance the schedule once; returns metrics of each. Collective.
 
         ``mini_batches`` holds this rank's rows of each mini-batch. Without any the schedule alone advances: it counts
-        trainer steps, also those in which there was nothing to learn.
+        trainer steps, also those in which there was nothing to learn. More of the same trainer step follow unless these
+        are the ``last``, with which the schedule advances.
         """
         if not mini_batches:
-            return [{"lr": Metric(self.engine.lr_scheduler_step())}]
+            return [{"lr": Metric(self.engine.lr_scheduler_step())}] if last else []
         metrics = []
         with self.engine.train_mode():
             for position, batch in enumerate(mini_batches):
-                last = position == len(mini_batches) - 1
-                result = self.engine.train_batch(batch, loss_function, options, update_lr_scheduler=last)
+                ends = last and position == len(mini_batches) - 1
+                result = self.engine.train_batch(batch, loss_function, options, update_lr_scheduler=ends)
                 metrics.append(result.metrics)
         # Work may still be queued on the device; without waiting, the next phase would be charged for it.
         self.platform.synchronize()
         if self.spec.shares_device:
             self.platform.empty_cache()
         return metrics
+
+    def reside(self, state: State) -> None:
+        """Bring everything to the device (``all``), the model alone (``weights``) or nothing (``away``). Collective."""
+        device = self.platform.device_name
+        self.engine.to(device if state != "away" else "cpu", model=True, optimizer=False, grad=True)
+        self.engine.to(device if state == "all" else "cpu", model=False, optimizer=True, grad=False)
+        self.platform.empty_cache()
+
+    def memory_mib(self) -> tuple[int, int]:
+        """Return the MiB on this rank's device of the weights, and of all that training holds."""
+        module = self.engine.module
+        weights = weight_bytes([*module.parameters(), *module.buffers()])
+        extra = training_bytes(module.parameters()) if self.spec.optim is not None else 0
+        return as_mib(weights), as_mib(weights + extra)
 
     def profile(self, on: bool) -> None:
         """Start or stop the platform's profiler in this process."""
