@@ -10,7 +10,8 @@ setup: $(STAMP)
 
 $(STAMP): requirements-dev.txt $(PACKAGES)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check hatchling editables
+	$(BIN)/python -m pip install --no-build-isolation --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
 demo: setup

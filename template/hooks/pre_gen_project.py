@@ -39,23 +39,31 @@ PATTERNS = {
 def problems(answers: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with the answers, one sentence each."""
     found = []
-    said = set()  # one answer is the default of the next
+    wrong: list[str] = []
     for key, example in NAMES.items():
         value = str(answers[key])
-        if value.lower() in said:
+        if _made_from(value, wrong):
             continue
-        said.add(value.lower())
         if not NAME.fullmatch(value):
+            wrong.append(value)
             found.append(
                 f"{key} {value!r} must be lower-case letters, digits and underscores, beginning with a letter, "
                 f"such as {_near(value) or example}."
             )
         elif (value in RESERVED or keyword.iskeyword(value)) and key != "comm_backend":
+            wrong.append(value)
             found.append(f"{key} {value!r} is reserved. Give another name, such as {value}_{example}.")
     for key, (pattern, form) in PATTERNS.items():
-        if not re.fullmatch(pattern, str(answers[key])):
+        if not re.fullmatch(pattern, str(answers[key])) and not _made_from(str(answers[key]), wrong):
             found.append(f"{key} {str(answers[key])!r} must be {form}.")
     return found
+
+
+def _made_from(value: str, wrong: list[str]) -> bool:
+    """Whether an answer is the template's default for one that is wrong itself: it needs no complaint of its own."""
+    if "" in wrong and value in ("", "_VISIBLE_DEVICES"):
+        return True
+    return any(text.lower() in value.lower() or value == f"{text[:1]}ccl" for text in wrong if text)
 
 
 def _near(value: str) -> str:

@@ -112,6 +112,7 @@ def test_mypy_finds_nothing(every_choice: dict[tuple[bool, ...], Path], tmp_path
     [
         ({"vendor": "Acme"}, ("vendor 'Acme'", "lower-case", "such as acme")),
         ({"vendor": "acme corp"}, ("vendor 'acme corp'", "such as acme_corp")),
+        ({"vendor": "Foo Chips", "license": "?"}, ("vendor 'Foo Chips'", "\nlicense '?'")),
         ({"vendor": "3d"}, ("vendor '3d'", "beginning with a letter")),
         ({"vendor": ""}, ("vendor ''",)),
         ({"vendor": "cpu"}, ("'cpu' is reserved",)),
@@ -132,7 +133,17 @@ def test_unfit_answers_are_refused_before_anything_is_written(
     with pytest.raises(ConfigError) as caught:
         generate("platform", given, tmp_path / "made")
     assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert len(str(caught.value).splitlines()) == sum("\n" in word for word in words) + 1, str(caught.value)
     assert not (tmp_path / "made").exists()
+
+
+def test_the_name_of_an_installed_plugin_is_not_given_twice(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "plugrl", "plugins", "new", "platform", "--vendor", "vdev", "--no-input"]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "made")], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 1 and not (tmp_path / "made").exists()
+    assert "platform_vdev is installed already, from plugrl-platform-vdev" in done.stderr
 
 
 def test_other_mistakes_are_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,13 @@ def test_the_terminal_shows_reasons_once_and_the_verdict() -> None:
     assert any("proves nothing" in line for line in render.report_lines(report()))
 
 
+def test_a_few_checks_do_not_earn_the_verdict_of_their_level() -> None:
+    some = report(RNG, only=("L1.rng.generator",))
+    lines = render.report_lines(some)
+    assert lines == ["acme passes what was asked for of L0-L1: checks supported 1."]
+    assert Report.from_dict(some.to_dict()) == some
+
+
 def test_the_list_of_plugins_shows_the_last_run(bench_record, tmp_path: Path) -> None:
     assert plugins_list.conformance(bench_record) == []
     (tmp_path / "capabilities.json").write_text(render.as_json([report(RNG)]))

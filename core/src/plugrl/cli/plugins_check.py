@@ -57,7 +57,7 @@ def _run(target: Target, levels: tuple[str, ...], options: CheckOptions) -> Repo
         only=tuple(options.only),
         probe_undeclared=options.probe_undeclared,
         settings=settings,
-        progress=progress() if sys.stderr.isatty() else None,
+        progress=progress() if sys.stderr.isatty() else announcements(),
     )
 
 
@@ -86,6 +86,19 @@ def write(reports: Sequence[Report], options: CheckOptions) -> None:
             console.answer(make(), end="")
         elif path:
             write_atomic(Path(path), make())
+
+
+def announcements() -> Progress:
+    """Return a function that writes one line when a level begins, for logs: a level may take minutes."""
+    told: set[str] = set()
+
+    def tell(level: str, done: int, total: int, id: str) -> None:
+        if level not in told:
+            told.add(level)
+            sys.stderr.write(f"{level}: {total} checks\n")
+            sys.stderr.flush()
+
+    return tell
 
 
 def progress() -> Progress:

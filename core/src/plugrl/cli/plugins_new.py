@@ -33,6 +33,7 @@ def new(
     """Make a plugin package for new hardware that installs, is listed and passes its own tests."""
     given = parse_answers(answers or ())
     given |= {key: value for key, value in (("vendor", vendor), ("device_type", device_type)) if value is not None}
+    _check_free(given)
     folder = generate(kind, given, output, ask=sys.stdin.isatty() if ask is None else ask)
     console.say(
         f"{folder} is made. Next:",
@@ -77,7 +78,7 @@ def generate(kind: str, given: Mapping[str, str], output: Path, *, ask: bool = F
         return Path(generate_files(TEMPLATE, context, output_dir=output))
     except OutputDirExistsException as error:
         folder = output / context["cookiecutter"]["__folder"]
-        raise ConfigError(f"{folder} is there already: remove it first.") from error
+        raise ConfigError(f"{folder} is there already: remove it first, or give another --output.") from error
     except CookiecutterException as error:
         raise PluginError(f"The template cannot be filled in: {error}") from error
 
@@ -86,6 +87,19 @@ def questions() -> dict[str, Any]:
     """Return the keys that the template asks for, with their defaults."""
     keys = json.loads((TEMPLATE / "cookiecutter.json").read_text())
     return {key: default for key, default in keys.items() if not key.startswith("_")}
+
+
+def _check_free(given: Mapping[str, str]) -> None:
+    """Refuse the name of a plugin that is installed: of two with one name only one can be used."""
+    from plugrl.plugins.discovery import discover
+
+    answers = {"device_type": given.get("vendor", ""), **given}
+    name = f"platform_{answers.get('platform_name') or answers['device_type']}"
+    for plugin in discover():
+        if plugin.name == name:
+            raise ConfigError(
+                f"{name} is installed already, from {plugin.distribution}: give another platform_name, or uninstall it."
+            )
 
 
 def _check_questions(given: Mapping[str, str]) -> None:
@@ -104,7 +118,7 @@ def _check_questions(given: Mapping[str, str]) -> None:
 def _check_answers(answers: Mapping[str, Any]) -> None:
     found = _rules().problems(answers)
     if found:
-        raise ConfigError(" ".join(found))
+        raise ConfigError("\n".join(found))
 
 
 def _rules() -> ModuleType:

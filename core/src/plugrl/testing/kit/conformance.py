@@ -148,6 +148,7 @@ def run_conformance(
         declared=tuple(str(name) for name in offered) if isinstance(offered, list) else target.declared,
         levels=chosen,
         demanded=bool(levels),
+        only=only,
         results=tuple(results),
         versions=_versions(target, str(facts.get("sdk", ""))),
         devices=str(facts.get("devices", "")),

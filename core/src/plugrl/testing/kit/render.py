@@ -107,6 +107,10 @@ def report_lines(report: Report) -> list[str]:
     if not report.executed:
         lines.append("No check was executed, which proves nothing.")
     name = report.platform or report.plugin
-    verdict = "conforms to" if report.passed else "does NOT conform to"
-    lines.append(f"{name} {verdict} {span(report.levels)}: checks {counts}.")
+    if report.only:
+        verdict = "passes" if report.passed else "does NOT pass"
+        lines.append(f"{name} {verdict} what was asked for of {span(report.levels)}: checks {counts}.")
+    else:
+        verdict = "conforms to" if report.passed else "does NOT conform to"
+        lines.append(f"{name} {verdict} {span(report.levels)}: checks {counts}.")
     return lines

@@ -49,7 +49,8 @@ class Report:
     """One run of the kit on one subject: a plugin, and its platform where it has one.
 
     ``versions`` are those of python, plugrl, torch, the plugin's distribution and the SDK; ``devices`` says what it ran
-    on; ``demanded`` are the levels that were asked for by name, all others are free to be blocked.
+    on; ``demanded`` are the levels that were asked for by name, all others are free to be blocked; ``only`` are the
+    checks that were asked for by id, of which alone the report speaks.
     """
 
     plugin: str
@@ -57,6 +58,7 @@ class Report:
     declared: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     demanded: bool = False
+    only: tuple[str, ...] = ()
     results: tuple[CheckResult, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     devices: str = ""
@@ -90,7 +92,7 @@ class Report:
             if result.capability is not None:
                 found.setdefault(result.capability, []).append(result.status)
         rows = {name: _worst(found[name]) for name in PLATFORM_CAPABILITIES if name in found}
-        for name in PLATFORM_CAPABILITIES:
+        for name in PLATFORM_CAPABILITIES if not self.only else ():
             if name not in rows and level_of(name) in self.levels and self.platform and name not in self.declared:
                 rows[name] = "not_declared"
         return {name: rows[name] for name in PLATFORM_CAPABILITIES if name in rows}
@@ -117,7 +119,7 @@ class Report:
         left_out = {"format", "summary", "capabilities", "results"}
         rows = tuple(CheckResult(**row) for row in values["results"])
         plain = {name: value for name, value in values.items() if name not in left_out}
-        lists = {name: tuple(plain[name]) for name in ("declared", "levels")}
+        lists = {name: tuple(plain.get(name, ())) for name in ("declared", "levels", "only")}
         return cls(**{**plain, **lists, "results": rows})
 
 
