@@ -87,6 +87,6 @@ class Directory:
                 return value
             raise_if_cancelled()
             if deadline.is_over:
-                raise RuntimeTimeout(f"Nobody has published {what or name} within {deadline.limit:g} s.")
+                raise RuntimeTimeout(f"Nobody has published {what or name} within {round(deadline.limit or 0, 2):g} s.")
             # The store's own wait would hold the connection, and print a warning whenever a tick is over.
             time.sleep(deadline.left(_TICK_S))

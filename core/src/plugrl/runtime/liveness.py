@@ -50,12 +50,15 @@ class Watch:
         """Return one worker of ``groups`` that is gone or frozen beyond its limit, None when there is none."""
         return next(self.find_all(groups), None)
 
-    def find_all(self, groups: Sequence[WorkerGroup]) -> Iterator[Finding]:
-        """Give the workers of ``groups`` that are gone or frozen beyond their limits."""
+    def find_all(self, groups: Sequence[WorkerGroup], *, noted: bool = False) -> Iterator[Finding]:
+        """Give the workers of ``groups`` that are gone or frozen beyond their limits.
+
+        Those that a group with ``on_error="return"`` has noted already are left out unless ``noted``.
+        """
         self._ask_nodes(groups)
         for group in groups:
             for rank, info in group.known_processes().items():
-                if rank in group.lost_ranks and group.on_error == "return":
+                if not noted and rank in group.lost_ranks and group.on_error == "return":
                     continue
                 seen, reason = self._look(info)
                 if self._is_over_limit(seen, info):

@@ -80,14 +80,16 @@ class RunNetwork:
 
     def remove(self, group: WorkerGroup) -> None:
         """Let nobody find a closed group."""
-        self.directory.withdraw(f"group/{group.name}")
+        current = self.directory.find(f"group/{group.name}")
+        if current is not None and current["generation"] == group.generation:
+            self.directory.withdraw(f"group/{group.name}")
         for rank in range(group.size):
             self.directory.withdraw(f"endpoint/{group.name}/{group.generation}/{rank}")
 
     def _announce_losses(self) -> None:
         announced: set[tuple[str, int, int, int]] = set()
         while not self._ended.wait(_LOOK_EVERY_S):
-            for finding in self._session.watch.find_all(self._session.open_groups()):
+            for finding in self._session.watch.find_all(self._session.open_groups(), noted=True):
                 info, group = finding.info, finding.group
                 key = (group.name, group.generation, info.rank, info.pid)
                 if key not in announced:
