@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from typing import Any
 
+import ray
 import torch
 from rlinf.scheduler import Channel, Cluster, NodePlacementStrategy, Worker
 
@@ -38,11 +40,22 @@ class Consumer(Worker):
         return seconds
 
 
+def use_a_local_ray() -> None:
+    """Let `rlinf`, which joins any Ray it finds, start one of its own on the loopback interface."""
+    start = ray.init
+
+    def start_local(address: str = "", **options: Any) -> Any:
+        return start(address="local", num_cpus=4, include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+
+    ray.init = start_local
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", required=True)
     parser.add_argument("--rounds", type=int, nargs="+", required=True)
     arguments = parser.parse_args()
+    use_a_local_ray()
     cluster = Cluster(num_nodes=1)
     place = NodePlacementStrategy([0])
     producer = Producer.create_group().launch(cluster, place, name="producer")
