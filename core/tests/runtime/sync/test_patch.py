@@ -41,6 +41,15 @@ def test_signs_of_zero_and_payloads_of_nan_are_kept():
     assert torch.equal(delta.elements(old), delta.elements(new))
 
 
+def test_parts_of_a_larger_tensor_are_compared_wherever_they_begin(wire):
+    line = wire("patch", 1)
+    whole = torch.arange(1000, dtype=torch.float32).bfloat16()
+    line.deliver({"w": whole[3:800]}, 1)
+    whole[[3, 8, 799]] += 7
+    report = line.deliver({"w": whole[3:800]}, 2)
+    assert not report.full and 0 < report.payload_bytes < 20
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_percent_travels_as_little_and_nothing_as_nothing(wire, dtype):
     line = wire("patch")

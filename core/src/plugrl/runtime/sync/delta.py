@@ -39,8 +39,24 @@ class Delta:
 def difference(old: torch.Tensor, new: torch.Tensor) -> Delta:
     """Compare two tensors of one dtype and shape."""
     old_elements, new_elements = elements(old), elements(new)
-    positions = (old_elements != new_elements).nonzero().reshape(-1)
+    positions = _differing(old_elements, new_elements)
     return Delta(positions, new_elements[positions], digest(old_elements[positions], positions))
+
+
+def _differing(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Return where two vectors of whole numbers differ; words of eight bytes are compared first, as few differ."""
+    old, new = _aligned(old), _aligned(new)
+    width = 8 // old.element_size()
+    whole = old.numel() // width * width
+    words = (old[:whole].view(torch.int64) != new[:whole].view(torch.int64)).nonzero().reshape(-1)
+    inside = (old[:whole].view(-1, width)[words] != new[:whole].view(-1, width)[words]).nonzero()
+    rest = (old[whole:] != new[whole:]).nonzero().reshape(-1) + whole
+    return torch.cat([words[inside[:, 0]] * width + inside[:, 1], rest])
+
+
+def _aligned(vector: torch.Tensor) -> torch.Tensor:
+    """Return the vector, or a copy where it begins in the middle of a word, as a part of a larger tensor may."""
+    return vector if vector.storage_offset() * vector.element_size() % 8 == 0 else vector.clone()
 
 
 def apply(target: torch.Tensor, delta: Delta) -> None:
