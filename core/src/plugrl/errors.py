@@ -172,3 +172,17 @@ class FingerprintMismatch(PluginError):
 
 class WeightSyncError(PlugRLError):
     """Weights did not arrive whole; the receiver must not generate with them."""
+
+
+class ScaleError(PlugRLError):
+    """A group could not be scaled; ``step`` says where it stopped.
+
+    ``rolled_back``: the group is what it was and works on. Otherwise the new workers are the group already.
+    """
+
+    def __init__(self, step: str, cause: BaseException, *, rolled_back: bool) -> None:
+        state = "nothing has changed" if rolled_back else "the new workers are in use"
+        super().__init__(f"Scaling failed in step {step}, {state}: {one_line(cause)}")
+        self.step = step
+        self.cause = cause
+        self.rolled_back = rolled_back

@@ -8,15 +8,17 @@ Method names follow verl's ``BaseEngine`` so that vendor engines port with small
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 
+from plugrl.engines.state import Block, EngineState, StateParts, StateSpec
 from plugrl.engines.topology import Topology
 from plugrl.engines.wrap_plan import WrapPlanTable
+from plugrl.errors import UnsupportedCapability
 from plugrl.metric import Metric
 
 Batch: TypeAlias = Mapping[str, torch.Tensor]
@@ -279,6 +281,25 @@ class BaseEngine(ABC):
 
         Raises CheckpointError naming the file or the tensor that does not fit.
         """
+
+    def export_state(self) -> EngineState:
+        """Return this rank's share of the whole state, for an engine with another number of ranks. Collective.
+
+        The default raises UnsupportedCapability: such a trainer cannot be scaled while it runs.
+        """
+        raise UnsupportedCapability(f"{type(self).__name__} cannot hand over its state.")
+
+    def wanted_state(self, specs: Mapping[str, StateSpec]) -> Sequence[Block]:
+        """Return the blocks of another engine's state, as wholes described by ``specs``, that this rank needs."""
+        raise UnsupportedCapability(f"{type(self).__name__} cannot take over a state.")
+
+    def import_state(self, parts: StateParts, values: Mapping[str, Any], seed: int) -> None:
+        """Take over the state of another engine under this one's layout. Collective.
+
+        ``parts`` has the blocks that :meth:`wanted_state` named. ``seed`` is for the random state of ranks that the
+        other engine did not have.
+        """
+        raise UnsupportedCapability(f"{type(self).__name__} cannot take over a state.")
 
     # ----------------------------------------------------------------- data parallelism
     @abstractmethod

@@ -53,6 +53,7 @@ class WorkerGroup:
         on_error: ``"raise"`` ends every wait of the session when a process of this group dies, and the group's own
             waits when a method raises. ``"return"`` puts errors into the results, in the places of their ranks.
             :func:`restart` starts a rank that died or froze anew, with the same arguments, and repeats its open calls.
+        replaces: the open group of this name, see :meth:`successor`.
 
     Raises:
         PlugRLError: the name is in use or unfit, or there are no devices.
@@ -73,6 +74,7 @@ class WorkerGroup:
         env: Mapping[str, str] | None = None,
         start_timeout: float | None = None,
         on_error: OnError = "raise",
+        replaces: WorkerGroup | None = None,
     ):
         if not name or not all(c.isalnum() or c in "-_." for c in name):
             raise PlugRLError(f"{name!r} is no name for a worker group: use letters, digits, '-', '_' and '.'.")
@@ -80,7 +82,9 @@ class WorkerGroup:
         self.name = name
         self.devices, self.placement = place_group(session, name, devices, placement)
         self.start_timeout = session.config.start_timeout_s if start_timeout is None else start_timeout
-        self.on_error = on_error
+        self._policy = on_error
+        # Until it takes over nothing depends on the group, so its failures are no failures of the run.
+        self.on_error: OnError = on_error if replaces is None else "return"
         self.lock = threading.RLock()
         """Guards what is known of the ranks and of the calls; several threads may wait at once."""
         self.lost_ranks: dict[int, float] = {}
@@ -102,9 +106,10 @@ class WorkerGroup:
         )
         self._launcher = Launcher(session, name, self.devices, self.placement, spec, num_threads, env)
         self.seats = self._launcher.seats
-        self.generation = session.admit(self)
+        self.generation = session.admit(self, replaces)
         self._launcher.generation = self.generation
-        session.network.add(self)
+        if replaces is None:
+            session.network.add(self)
         self.actors = self._launcher.start_all()
         with self.lock:
             self._reports.update({actor.report.remote(): rank for rank, actor in enumerate(self.actors)})
@@ -191,6 +196,35 @@ class WorkerGroup:
         """Return a view whose calls go to these ranks alone; the group itself does not change."""
         return RanksView(self, self._chosen(ranks))
 
+    def successor(
+        self,
+        devices: Sequence[int] = (),
+        *,
+        placement: ComponentPlacement | PlacementStrategy | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> WorkerGroup:
+        """Start the next generation of this group beside it, under the same name, and return at once.
+
+        What is omitted is as it is here. Until :meth:`take_over` the name stands for this group, the new one has
+        ``on_error="return"``, and closing it leaves everything as it was. Raises PlugRLError when there is one already.
+        """
+        old = self._launcher
+        return WorkerGroup(
+            self.session, old.worker.worker, name=self.name, devices=devices, placement=placement,
+            args=old.worker.args if args is None else args, kwargs=old.worker.kwargs if kwargs is None else kwargs,
+            num_threads=old.num_threads, env=old.env, start_timeout=self.start_timeout, on_error=self._policy,
+            replaces=self,
+        )  # fmt: skip
+
+    def take_over(self, old: WorkerGroup) -> None:
+        """Let the name stand for this group from now on; ``old``, which it is the successor of, is still to be closed.
+
+        From now on a death in this group, and none in the old one, is a failure of the run.
+        """
+        self.session.promote(self)
+        self.on_error, old.on_error = self._policy, "return"
+
     @staticmethod
     def attach(session: RaySession, name: str, timeout: Timeout = DEFAULT) -> WorkerGroup:
         """Return the open group of this name, once another thread has launched it and it is ready.
@@ -199,9 +233,9 @@ class WorkerGroup:
         """
         deadline = Deadline(timeout, _LOOK_UP_TIMEOUT_S)
         while True:
-            for group in session.open_groups():
-                if group.name == name:
-                    return group.wait_ready(deadline.remaining())
+            group = session.group(name)
+            if group is not None:
+                return group.wait_ready(deadline.remaining())
             if deadline.is_over:
                 known = one_of(group.name for group in session.open_groups())
                 raise RuntimeTimeout(f"No worker group {name!r} within {deadline.limit:g} s; open are: {known}.")

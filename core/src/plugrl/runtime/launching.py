@@ -45,17 +45,17 @@ class Launcher:
         self._session = session
         self._name = name
         self._placement = placement
-        self._num_threads = session.config.threads_per_worker if num_threads is None else num_threads
-        self._env = dict(env or {})
-        check_mask_is_free(session.platform, self._env)
+        self.num_threads = session.config.threads_per_worker if num_threads is None else num_threads
+        self.env = dict(env or {})
+        check_mask_is_free(session.platform, self.env)
         self.seats = self._seats(devices)
-        self._worker = spec
+        self.worker = spec
         self._spec: Any = None
         self._starts = [0] * len(devices)
 
     def start_all(self) -> list[Any]:
         """Start the process of each rank and return the actors by rank."""
-        self._spec = ray.put(self._worker)
+        self._spec = ray.put(self.worker)
         return [self._start(rank) for rank in range(len(self.seats))]
 
     def build_all(self, actors: Sequence[Any]) -> dict[int, Any]:
@@ -96,9 +96,9 @@ class Launcher:
             "max_task_retries": 0,
             **session.platform.ray_resource_options(self._device_share()),
         }
-        env = dict(self._env)
-        if self._num_threads != session.config.threads_per_worker:
-            env = {**thread_variables(self._num_threads), **env}
+        env = dict(self.env)
+        if self.num_threads != session.config.threads_per_worker:
+            env = {**thread_variables(self.num_threads), **env}
         # Part of the environment that the process starts with: the SDK may be loaded by whatever is imported first.
         env |= mask_of(assigned(session.platform, seat))
         label = self._placement.processes[rank].node_group if self._placement else CLUSTER
@@ -130,7 +130,7 @@ class Launcher:
             node_id=seat.node.node_id,
             node_ip=seat.node.ip,
             device_index=device.index,
-            num_threads=self._num_threads,
+            num_threads=self.num_threads,
             master_address=self.seats[0].node.ip,
             master_port=0,
             run_id=session.run_id,

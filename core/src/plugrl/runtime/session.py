@@ -73,6 +73,8 @@ class RaySession:
         self._env = dict(env or {})
         self._store_bytes = store_bytes
         self._groups: dict[str, WorkerGroup] = {}
+        self._beside: list[WorkerGroup] = []
+        """Groups that are to take the place of one with their name, or have lost it."""
         self._generations: dict[str, int] = {}
         self._started = False
         self.platform: PlatformBase
@@ -166,8 +168,12 @@ class RaySession:
         return f"plugrl-{self.run_id}"
 
     def open_groups(self) -> list[WorkerGroup]:
-        """Return the groups that are not closed, in the order of their launch."""
-        return list(self._groups.values())
+        """Return the groups that are not closed: those with a name, then those beside them while they change."""
+        return [*self._groups.values(), *self._beside]
+
+    def group(self, name: str) -> WorkerGroup | None:
+        """Return the open group that a name stands for, None when there is none."""
+        return self._groups.get(name)
 
     def call_on_nodes(self, function: Callable[..., T], *args: Any) -> list[T]:
         """Call ``function(node_ip, *args)`` once on every node, outside all groups, and return the results by node.
@@ -199,16 +205,34 @@ class RaySession:
         return describe_shortage(self, wanted)
 
     # ----------------------------------------------------------------- for worker groups
-    def admit(self, group: WorkerGroup) -> int:
-        """Take up a group and return its generation; raises PlugRLError while another one has the name."""
+    def admit(self, group: WorkerGroup, replaces: WorkerGroup | None = None) -> int:
+        """Take up a group and return its generation; raises PlugRLError while another one has the name.
+
+        One that ``replaces`` the group with its name stands beside it until :meth:`promote`.
+        """
         if not self._started:
             raise PlugRLError(_NOT_STARTED)
-        if group.name in self._groups:
-            raise PlugRLError(f"A worker group {group.name!r} is running already; close it first.")
-        self._groups[group.name] = group
+        if self._groups.get(group.name) is not replaces:
+            raise PlugRLError(
+                f"A worker group {group.name!r} is running already; close it first."
+                if replaces is None
+                else f"Worker group {group.name!r} is closed, so nothing can take its place."
+            )
+        if any(other.name == group.name for other in self._beside):
+            raise PlugRLError(f"Worker group {group.name!r} is being replaced already.")
+        if replaces is None:
+            self._groups[group.name] = group
+        else:
+            self._beside.append(group)
         generation = self._generations.get(group.name, 0)
         self._generations[group.name] = generation + 1
         return generation
+
+    def promote(self, group: WorkerGroup) -> None:
+        """Let a group have the name of the one that it stands beside, in one assignment."""
+        old, self._groups[group.name] = self._groups[group.name], group
+        self._beside = [*(other for other in self._beside if other is not group), old]
+        self.network.add(group)
 
     @property
     def network(self) -> RunNetwork:
@@ -242,6 +266,7 @@ class RaySession:
         """Forget a closed group, so that its name may be used again."""
         if self._groups.get(group.name) is group:
             del self._groups[group.name]
+        self._beside = [other for other in self._beside if other is not group]
         if self._network is not None:
             self._network.remove(group)
         self.watch.forget(list(group.known_processes().values()))

@@ -86,6 +86,12 @@ class Worker:
     def setup(self) -> None:
         """Make the worker ready; called once, after the process group stands. The base class does nothing."""
 
+    def settle(self) -> None:
+        """Come to rest: calls run one after the other, so when this one answers, nothing is in flight.
+
+        An override also ends what the worker does by itself. Work may go on afterwards.
+        """
+
     @property
     def rank(self) -> int:
         """Rank in the group."""

@@ -7,18 +7,19 @@ from functools import partial
 from typing import Any, ClassVar
 
 from plugrl.config.schema import ModelConfig, RolloutConfig
+from plugrl.engines.state import Block, EngineState, StateParts, StateSpec, whole_pieces
 from plugrl.errors import UnsupportedCapability
 from plugrl.rollouts.base import RolloutBackend, SamplingParams
 from plugrl.rollouts.registry import get_rollout
+from plugrl.runtime.elastic.moving import StateWorker
 from plugrl.runtime.flow.residency import State
 from plugrl.runtime.sync import Received, TensorSpec, WeightReceiver, WeightRoute, specs_of
-from plugrl.runtime.worker import Worker
 from plugrl.workers.digests import weight_digests
 from plugrl.workers.residence import as_mib, weight_bytes
 from plugrl.workers.transport import PackedCompletions
 
 
-class RolloutWorker(Worker):
+class RolloutWorker(StateWorker):
     """One independent generator; the group's workers share the prompts and need no process group."""
 
     process_group: ClassVar[bool] = False
@@ -72,6 +73,23 @@ class RolloutWorker(Worker):
             self.backend.adopt_weights(dict(received.tensors), version)
         else:
             self.backend.load_weights(received.tensors, version)
+
+    def export_state(self) -> EngineState:
+        """The weights in use; all ranks have the same, so each gives a part of them."""
+        pieces = whole_pieces(self.backend.named_weights())
+        return EngineState(
+            pieces=[piece for index, piece in enumerate(pieces) if index % self.world_size == self.rank],
+            values={"weight_version": self.backend.weight_version},
+        )
+
+    def wanted_state(self, specs: Mapping[str, StateSpec]) -> Sequence[Block]:
+        """All of it."""
+        return [Block.of_whole(key, spec) for key, spec in specs.items()]
+
+    def import_state(self, parts: StateParts, values: Mapping[str, Any]) -> None:
+        """Load the weights as the version that they are."""
+        tensors = ((key, parts.read(Block.of_whole(key, spec))) for key, spec in parts.specs.items())
+        self.backend.load_weights(tensors, values["weight_version"])
 
     def reside(self, state: State) -> None:
         """Wake the backend, or let it sleep where it is to be ``away``."""

@@ -12,12 +12,13 @@ import torch
 from plugrl.config.schema import ActorConfig, CriticConfig, ModelConfig, OptimConfig, RefConfig
 from plugrl.engines.base import BaseEngine, Batch, BatchOptions, LossFunction
 from plugrl.engines.registry import EngineRegistry
+from plugrl.engines.state import Block, EngineState, StateParts, StateSpec
 from plugrl.metric import Metric
 from plugrl.models.registry import model_category
+from plugrl.runtime.elastic.moving import StateWorker
 from plugrl.runtime.flow.residency import State
 from plugrl.runtime.seeding import seed_rank
 from plugrl.runtime.sync import SyncReport, WeightRoute
-from plugrl.runtime.worker import Worker
 from plugrl.workers.digests import weight_digests
 from plugrl.workers.publishing import WeightDescription, WeightPublisher
 from plugrl.workers.residence import as_mib, training_bytes, weight_bytes
@@ -46,7 +47,7 @@ class EngineSpec:
     shares_device: bool = False
 
 
-class TrainingWorker(Worker):
+class TrainingWorker(StateWorker):
     """One rank of a component that holds an engine. Methods marked collective must be called on all ranks."""
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -139,6 +140,24 @@ class TrainingWorker(Worker):
     def load(self, directory: str, progress: Mapping[str, Any] | None = None) -> None:
         """Read what :meth:`save` wrote, under any layout. Collective."""
         self.engine.load_checkpoint(directory, progress=progress)
+        self._publisher.weights_were_loaded()
+
+    def settle(self) -> None:
+        """Wait for the device, and drop what a hand-over left."""
+        self.platform.synchronize()
+        super().settle()
+
+    def export_state(self) -> EngineState:
+        """The engine's state. Collective."""
+        return self.engine.export_state()
+
+    def wanted_state(self, specs: Mapping[str, StateSpec]) -> Sequence[Block]:
+        """What the engine holds of such a state."""
+        return self.engine.wanted_state(specs)
+
+    def import_state(self, parts: StateParts, values: Mapping[str, Any]) -> None:
+        """Let the engine go on from a state. Collective."""
+        self.engine.import_state(parts, values, self.spec.seed)
         self._publisher.weights_were_loaded()
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ That is the layout's: how the policy is wrapped, what is called in training, whe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,12 +16,13 @@ import torch.distributed as dist
 from pydantic import BaseModel
 
 from plugrl.engines.base import BaseEngine, Batch, BatchOptions, BatchResult, LossFunction
+from plugrl.engines.state import Block, EngineState, StateParts, StateSpec
 from plugrl.engines.topology import Topology
 from plugrl.engines.wrap_plan import WrapPlanTable
 from plugrl.errors import ConfigError
 from plugrl.metric import Metric
 from plugrl.platforms import get_platform
-from plugrl_engine_fsdp import checkpoint, export, requirements, residency
+from plugrl_engine_fsdp import checkpoint, export, handover, requirements, residency
 from plugrl_engine_fsdp.building import build_policy, hand_out_weights
 from plugrl_engine_fsdp.config import FsdpConfig
 from plugrl_engine_fsdp.config.mixed_precision import backend_problems
@@ -305,6 +306,18 @@ class DataParallelEngine(BaseEngine):
     def finish_saving(self) -> None:
         """Wait until nothing of this rank is written in the background."""
         self.saver.wait()
+
+    def export_state(self) -> EngineState:
+        """This rank's share of everything that a checkpoint would hold. Collective."""
+        return handover.export_state(self)
+
+    def wanted_state(self, specs: Mapping[str, StateSpec]) -> Sequence[Block]:
+        """What this rank holds of such a state."""
+        return handover.wanted_state(self, specs)
+
+    def import_state(self, parts: StateParts, values: Mapping[str, Any], seed: int) -> None:
+        """Take over what another engine exported, whatever its layout. Collective."""
+        handover.import_state(self, parts, values, seed)
 
     # ----------------------------------------------------------------- data parallelism
     def get_data_parallel_size(self) -> int:

@@ -97,29 +97,30 @@ def _load_optimizer(engine: DataParallelEngine, training: Path) -> list[str]:
         if unknown:
             _compare_names(training, [*names, *unknown], names)
         state = {
-            name: {slot: _read_slot(engine, source, key, name, slot, parameter, group)
+            name: {slot: read_slot(engine, source, key, name, slot, parameter, group)
                    for slot, key in slots[name].items()}
-            for name, parameter, group in _parameters(engine)
+            for name, parameter, group in parameters_in_order(engine)
             if name in slots
         }  # fmt: skip
     # A parameter that never had a gradient has no state; it must not get any.
     engine.layout.load_optimizer_state(engine.module, optimizer, state)
-    move_optimizer_state(optimizer, _state_device(engine))
+    move_optimizer_state(optimizer, state_device(engine))
     return changed
 
 
-def _state_device(engine: DataParallelEngine) -> torch.device:
+def state_device(engine: DataParallelEngine) -> torch.device:
     """Where between phases lies what updates alone need."""
     return torch.device("cpu") if engine.is_optimizer_offload_enabled else engine.device
 
 
-def _parameters(engine: DataParallelEngine) -> Iterable[tuple[str, torch.Tensor, Mapping[str, Any]]]:
+def parameters_in_order(engine: DataParallelEngine) -> Iterable[tuple[str, torch.Tensor, Mapping[str, Any]]]:
+    """Yield (name, a tensor laid out like it, its group) of every parameter that is trained."""
     assert engine.optimizer is not None
     for index, name, like in engine.layout.optimizer_parameters(engine.module, engine.optimizer):
         yield name, like, engine.optimizer.param_groups[index]
 
 
-def _read_slot(
+def read_slot(
     engine: DataParallelEngine,
     source: TensorSource,
     key: str,
@@ -175,7 +176,7 @@ def _load_ema(engine: DataParallelEngine, ema: Ema, path: Path) -> None:
         if rank() == 0:
             _log.warning("resume: the checkpoint has no %s: the average of the weights starts anew", path.name)
         ema.restart(weights(engine))
-        ema.to(_state_device(engine))
+        ema.to(state_device(engine))
         return
     with SafetensorsSource([path]) as source:
         stored = {name: spec for name, spec in source.specs.items() if name != EMA_UPDATES}

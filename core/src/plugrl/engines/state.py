@@ -1,0 +1,176 @@
+"""The whole state of an engine in no layout: what a checkpoint holds, between processes instead of on disk.
+
+A state is cut into blocks of whole tensors. Each rank says which blocks it gives, and which it wants under its own
+layout; what lies between is geometry. Checksums are of elements and their places, so that those of any cuts add up to
+the same sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from plugrl.errors import PlugRLError
+
+RANDOM = "random/"
+"""What the keys of random states begin with; they are of single ranks, all others of the whole engine."""
+
+_MIXER = 0x9E3779B97F4A7C15 - 2**64
+_SUM_BITS = 2**64
+_CHUNK = 2**20
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """A whole tensor without its values; ``dtype`` is torch's name of it: ``float32``."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> StateSpec:
+        """Describe a tensor, of a sharded one the whole."""
+        return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype itself."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
+
+
+@dataclass(frozen=True)
+class Block:
+    """A box of a tensor: ``sizes`` elements from ``offsets`` on, in each dimension."""
+
+    key: str
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of_whole(cls, key: str, spec: StateSpec) -> Block:
+        """Return the block that is a whole tensor."""
+        return cls(key, (0,) * len(spec.shape), spec.shape)
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.sizes)
+
+    def common(self, other: Block) -> Block | None:
+        """Return what two boxes share, None when that is nothing."""
+        if self.key != other.key:
+            return None
+        starts = tuple(max(a, b) for a, b in zip(self.offsets, other.offsets, strict=True))
+        ends = tuple(
+            min(a + m, b + n)
+            for a, m, b, n in zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
+        )
+        sizes = tuple(end - start for start, end in zip(starts, ends, strict=True))
+        return Block(self.key, starts, sizes) if all(size > 0 for size in sizes) else None
+
+    def within(self, other: Block) -> tuple[slice, ...]:
+        """Return where this box lies in the memory of one that holds it."""
+        return tuple(slice(a - b, a - b + n) for a, b, n in zip(self.offsets, other.offsets, self.sizes, strict=True))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A block with its values, of a tensor that is whole as ``spec`` says."""
+
+    block: Block
+    spec: StateSpec
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineState:
+    """One rank's share of a state. All shares together hold every element of every tensor exactly once.
+
+    pieces: they may share memory with the engine, and are valid until it goes on. values: plain values of the whole
+    engine, such as the position of the schedule, equal on all ranks.
+    """
+
+    pieces: Sequence[Piece]
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+class StateParts:
+    """The blocks of a state that a rank asked for, to be filled and then read."""
+
+    def __init__(self, specs: Mapping[str, StateSpec], blocks: Iterable[Block]) -> None:
+        self.specs = dict(specs)
+        self._held: dict[str, dict[Block, torch.Tensor]] = {}
+        for block in blocks:
+            held = self._held.setdefault(block.key, {})
+            held[block] = torch.empty(block.sizes, dtype=specs[block.key].torch_dtype)
+
+    def fill(self, block: Block, values: torch.Tensor) -> None:
+        """Copy values to where they belong."""
+        for held, memory in self._held.get(block.key, {}).items():
+            common = block.common(held)
+            if common is not None:
+                memory[common.within(held)].copy_(values[common.within(block)])
+
+    def read(self, block: Block) -> torch.Tensor:
+        """Return the values of a block that was asked for. Raises PlugRLError for another one."""
+        try:
+            return self._held[block.key][block]
+        except KeyError:
+            raise PlugRLError(f"{block} was not among the blocks of the state that were asked for.") from None
+
+
+def whole_pieces(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Piece]:
+    """Wrap tensors that are whole."""
+    for key, tensor in tensors:
+        spec = StateSpec.of(tensor)
+        yield Piece(Block.of_whole(key, spec), spec, tensor)
+
+
+def checksums(pieces: Iterable[Piece]) -> dict[str, int]:
+    """Return a sum for each key; those of all ranks, added modulo 2**64, depend on the values alone, not on the cuts.
+
+    A change of any element changes the sum.
+    """
+    found: dict[str, int] = {}
+    for piece in pieces:
+        found[piece.block.key] = (found.get(piece.block.key, 0) + _checksum(piece)) % _SUM_BITS
+    return found
+
+
+def add_checksums(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add the sums of several ranks."""
+    found: dict[str, int] = {}
+    for part in parts:
+        for key, value in part.items():
+            found[key] = (found.get(key, 0) + value) % _SUM_BITS
+    return found
+
+
+def _checksum(piece: Piece) -> int:
+    host = piece.tensor.detach().cpu().contiguous().reshape(-1)
+    words = host.view(_WORDS[host.element_size()])
+    block, shape = piece.block, piece.spec.shape
+    total = 0
+    if block.sizes[1:] == shape[1:]:
+        # Whole rows lie one after another in the whole tensor.
+        first = block.offsets[0] * math.prod(shape[1:]) if shape else 0
+        for start in range(0, words.numel(), _CHUNK):
+            part = words[start : start + _CHUNK]
+            total += _weighted(part, torch.arange(first + start, first + start + part.numel()))
+        return total
+    places = torch.zeros((), dtype=torch.int64)
+    for dim, (offset, size) in enumerate(zip(block.offsets, block.sizes, strict=True)):
+        step = math.prod(shape[dim + 1 :])
+        places = places.unsqueeze(-1) + torch.arange(offset, offset + size) * step
+    return _weighted(words, places.reshape(-1))
+
+
+def _weighted(words: torch.Tensor, places: torch.Tensor) -> int:
+    """Add the words, each times an odd number that its place decides; 64-bit numbers wrap around."""
+    return int((places.mul_(_MIXER).bitwise_or_(1).mul_(words)).sum())

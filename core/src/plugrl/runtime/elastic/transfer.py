@@ -1,0 +1,115 @@
+"""The driver's part in moving a state: who sends what to whom, and whether all of it arrived as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from plugrl.errors import PlugRLError
+from plugrl.runtime.deadline import Deadline
+from plugrl.runtime.handle import wait_all
+
+if TYPE_CHECKING:
+    from plugrl.engines.state import Block, StateSpec
+    from plugrl.runtime.elastic.moving import StateOffer
+    from plugrl.runtime.group import WorkerGroup
+
+_SHOWN = 5
+
+
+def move_state(old: WorkerGroup, new: WorkerGroup, timeout: float) -> None:
+    """Bring the state of an idle group to another one of any size; every rank talks to every other directly.
+
+    Raises PlugRLError when the new ranks do not have, to the bit, what the old ones have, and whatever a wait raises.
+    """
+    from plugrl.runtime.elastic.moving import Share
+
+    deadline = Deadline(timeout, None)
+    offers: list[StateOffer] = old.execute("offer_state").wait(deadline.remaining())
+    specs: dict[str, StateSpec] = {key: spec for offer in offers for key, spec in offer.specs.items()}
+    wants = _raised(new.execute("want_state", specs).wait(deadline.remaining()))
+    ways = plan_ways([offer.blocks for offer in offers], wants)
+    here, there = _addresses(old, deadline), _addresses(new, deadline)
+    tag = f"state:{old.name}.{old.generation}.{new.generation}"
+    left = deadline.left(timeout)
+    receiving = new.execute("receive_state", tag=tag, timeout=left, per_rank=[
+        (([Share(address=here[i], blocks=ways[i, j]) for i in range(old.size) if (i, j) in ways],), {})
+        for j in range(new.size)
+    ])  # fmt: skip
+    sending = old.execute("send_state", tag=tag, timeout=left, per_rank=[
+        (([Share(address=there[j], blocks=ways[i, j]) for j in range(new.size) if (i, j) in ways],), {})
+        for i in range(old.size)
+    ])  # fmt: skip
+    sent, received = wait_all([sending, receiving], deadline.remaining())
+    _raised(received)
+    problems = [problem for problem in sent if problem is not None]
+    if problems:
+        raise PlugRLError(f"The state could not be sent: {'; '.join(problems)}")
+    values = offers[0].values
+    taken = _raised(new.execute("take_over_state", values).wait(deadline.remaining()))
+    _compare(offers, taken)
+
+
+def plan_ways(
+    offered: Sequence[Sequence[Block]], wanted: Sequence[Sequence[Block]]
+) -> dict[tuple[int, int], tuple[Block, ...]]:
+    """Return the blocks that rank i of the one side sends to rank j of the other, by (i, j).
+
+    Raises PlugRLError when nobody has some of what is wanted.
+    """
+    by_key: dict[str, list[tuple[int, Block]]] = {}
+    for i, blocks in enumerate(offered):
+        for block in blocks:
+            by_key.setdefault(block.key, []).append((i, block))
+    ways: dict[tuple[int, int], list[Block]] = {}
+    for j, blocks in enumerate(wanted):
+        for want in blocks:
+            missing = want.count
+            for i, block in by_key.get(want.key, []):
+                common = block.common(want)
+                if common is not None:
+                    ways.setdefault((i, j), []).append(common)
+                    missing -= common.count
+            if missing:
+                raise PlugRLError(f"{missing} elements of {want.key} are offered by no rank, or by several.")
+    return {pair: tuple(blocks) for pair, blocks in ways.items()}
+
+
+def _addresses(group: WorkerGroup, deadline: Deadline) -> list[str]:
+    """Return the endpoint of each rank of this very generation."""
+    directory = group.session.directory
+    return [
+        directory.lookup(
+            f"endpoint/{group.name}/{group.generation}/{rank}", deadline.remaining(), what=f"{group.name} rank {rank}"
+        )
+        for rank in range(group.size)
+    ]
+
+
+def _compare(offers: Sequence[StateOffer], taken: Sequence[StateOffer]) -> None:
+    """Raise PlugRLError unless both sides have the same values; random states are compared where both have the rank."""
+    from plugrl.engines.state import RANDOM, add_checksums
+
+    before, after = (add_checksums(offer.sums for offer in side) for side in (offers, taken))
+    one_sided = {key for key in before.keys() ^ after.keys() if key.startswith(RANDOM)}
+    keys = (before.keys() | after.keys()) - one_sided
+    wrong = sorted(key for key in keys if before.get(key) != after.get(key))
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise PlugRLError(f"The new workers have other values: {', '.join(wrong[:_SHOWN])}{more}.")
+    for rank, offer in enumerate(taken):
+        differing = _different(offers[0].values, offer.values)
+        if differing:
+            raise PlugRLError(f"Rank {rank} of the new workers has another state: {', '.join(differing)}.")
+
+
+def _different(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
+    return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
+
+
+def _raised(results: list[Any]) -> list[Any]:
+    """Return the results of a group with ``on_error="return"``; raises the first error among them."""
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
