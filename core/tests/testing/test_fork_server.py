@@ -19,6 +19,19 @@ from plugrl.testing.fork_server import ForkServer, ForkServerError
 DEADLINE_S = 60
 
 
+def gone(pid: int) -> bool:
+    """Whether a process of another parent ends before long; one that nobody has fetched yet has ended."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
     """A server that has imported what no interpreter starts with, and left out what is not installed."""
@@ -81,10 +94,7 @@ def test_it_can_be_waited_for_and_killed_and_none_outlives_the_server() -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             server.run("-c", sleep, timeout=0.2)
         left = server.start("-c", sleep, stdout=log, stderr=log)
-    deadline = time.monotonic() + DEADLINE_S
-    while Path(f"/proc/{left.pid}").exists():
-        assert time.monotonic() < deadline, "a fork outlives its server"
-        time.sleep(0.01)
+    assert gone(left.pid), "a fork outlives its server"
     assert left.wait(DEADLINE_S) == -signal.SIGKILL
 
 
@@ -93,3 +103,13 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(ForkServerError, match="OSError: libacme.so.1"), ForkServer("acme_broken") as server:
         server.run("-c", "pass", timeout=DEADLINE_S)
+
+
+def test_a_server_that_was_killed_takes_its_forks_along_and_is_started_again() -> None:
+    with ForkServer() as server, tempfile.TemporaryFile() as log:
+        process = server.start("-c", "import time; time.sleep(600)", stdout=log, stderr=log)
+        assert server._server is not None
+        server._server.kill()
+        server._server.wait(DEADLINE_S)
+        assert server.run("-c", "print(1)", timeout=DEADLINE_S).stdout == "1\n"
+        assert process.wait(DEADLINE_S) == -signal.SIGKILL and gone(process.pid)

@@ -9,6 +9,7 @@ from typing import Any
 import parity_ranks as on_ranks
 import pytest
 
+from plugrl.testing.fork_server import shared_server
 from plugrl.testing.ranks import RankPool
 
 
@@ -19,7 +20,8 @@ def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pool(log_folder: Path) -> Iterator[RankPool]:
-    devices = RankPool(4, platform="vdev", env={"VDEV_LOG": str(log_folder), "VDEV_DEVICES": "4"})
+    devices = RankPool(4, platform="vdev", env={"VDEV_LOG": str(log_folder), "VDEV_DEVICES": "4"},
+                       server=shared_server("torch"))  # fmt: skip
     try:
         yield devices
     finally:

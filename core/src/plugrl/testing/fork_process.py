@@ -6,6 +6,7 @@ A fork tells its process id through the socket that came with the request, the s
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -22,6 +23,8 @@ import traceback
 import types
 from contextlib import suppress
 from typing import Any
+
+_PR_SET_PDEATHSIG = 1
 
 
 def _serve(control: socket.socket) -> list[str] | None:
@@ -66,12 +69,14 @@ def _report(running: dict[int, socket.socket]) -> None:
     for pid in list(running):
         ended, code = os.waitpid(pid, os.WNOHANG)
         if ended:
-            with running.pop(pid) as status, suppress(BrokenPipeError):  # which tells that nobody waits for it
+            with running.pop(pid) as status, suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for it
                 status.send(str(os.waitstatus_to_exitcode(code)).encode())
 
 
 def _become(request: dict[str, Any], received: list[int], status: socket.socket) -> list[str]:
     """Take over descriptors, session, environment, folder and import path; returns the arguments of ``python``."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the server may be killed before it can end us
     if request["session"]:
         os.setsid()
     with status:

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import IO
 
@@ -120,7 +121,7 @@ class ForkServer:
         }
         fds = [theirs.fileno(), reading, out, err, *pass_fds]
         try:
-            with theirs:
+            with theirs, suppress(BrokenPipeError, ConnectionResetError):  # then no answer comes
                 socket.send_fds(control, [json.dumps(request).encode()], fds)
         finally:
             os.close(reading)
@@ -168,6 +169,8 @@ class ForkServer:
         self._control = self._server = None
 
     def _running(self) -> socket.socket:
+        if self._server is not None and self._server.poll() is not None:
+            self.close()  # something ended it; the next one serves as well
         if self._control is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._log = tempfile.TemporaryFile()
