@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "accept": "plugrl.cli.accept:accept",
     "report": "plugrl.cli.report:report",
     "plan": "plugrl.cli.plan:plan",
+    "scale": "plugrl.cli.scale:scale",
     "config": "plugrl.cli.config:app",
     "checkpoint": "plugrl.cli.checkpoint:app",
     "data": "plugrl.cli.data:app",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from plugrl.checkpoints import CheckpointStore, write_json
@@ -15,6 +15,8 @@ from plugrl.rewards.manager import RewardManager
 from plugrl.runners.ahead import Ahead
 from plugrl.runners.components import Components
 from plugrl.runners.config_path import TRAIN_CONFIG
+from plugrl.runners.devices import renew_resident
+from plugrl.runners.elastic import Scaler
 from plugrl.runners.experience import Experience
 from plugrl.runners.portions import Portions
 from plugrl.runners.prompts import PromptData
@@ -24,6 +26,7 @@ from plugrl.runners.state import CRITIC, load_state, save_state
 from plugrl.runners.step import Step
 from plugrl.runners.validation import Validation, validate
 from plugrl.runtime.flow import Arrangement, Item, run_flow
+from plugrl.tracking.control import ControlFolder
 from plugrl.tracking.metrics import data_metrics, rollout_difference_metrics, timing_metrics
 from plugrl.tracking.redact import redact
 from plugrl.tracking.tracker import Tracker
@@ -51,9 +54,11 @@ class RlRun(RlVerbs):
         self.tracker = tracker
         self.store = store
         self.plan = plan
+        self.scaler = Scaler(self, ControlFolder(store.root.parent))
         self.first_step = 1
         self.validations: list[Validation] = []
         self._arrangement: Arrangement
+        self._declare: Declare
         self._portions: Portions
         self._ahead: Ahead | None = None
         self._position = (self.data.sampler.state_dict(), self.data.sampler.epoch)
@@ -61,11 +66,25 @@ class RlRun(RlVerbs):
     # ----------------------------------------------------------------- the flow of a step
     def arrange(self, declare: Declare) -> None:
         """Put the stages of a step in their places; :meth:`flow` then runs them."""
-        stages = bound(declare(self.needs), self._bind)
+        self._declare = declare
+        self._arrangement = self._arranged(self.components.devices)
+        print_flow(self._arrangement)
+
+    def _arranged(self, devices: Mapping[str, Sequence[int]]) -> Arrangement:
+        stages = bound(self._declare(self.needs), self._bind)
         if self.config.flow.asynchronous.enable:
             stages = without_stage(stages, "gen")
-        self._arrangement = arrange_rl(self.config, stages, self.components.devices)
-        print_flow(self._arrangement)
+        return arrange_rl(self.config, stages, devices)
+
+    def check_devices(self, devices: Mapping[str, Sequence[int]]) -> None:
+        """Raise ConfigError when the run could not go on with its components on these devices."""
+        rl_plan(self.config, len(self.data.train), len(devices["actor"]))
+        self._arranged(devices)
+
+    def devices_changed(self, component: str) -> None:
+        """Go on with a component that stands on other devices now, between two steps."""
+        renew_resident(self.residency, self.config, self.components, component)
+        self._arrangement = self._arranged(self.components.devices)
 
     def flow(self, step: Step) -> Experience:
         """Run the stages of a step and return its experience, whole."""
@@ -130,6 +149,7 @@ class RlRun(RlVerbs):
         try:
             yield from self._steps()
         finally:
+            self.scaler.close()
             if self._ahead is not None:
                 self._ahead.close()
         self.store.finish()
@@ -145,6 +165,7 @@ class RlRun(RlVerbs):
             if profiled:
                 self.actor.profile(True)
             self.store.check()
+            self.scaler.between_steps(number)
             yield Step(number)
             if profiled:
                 self.actor.profile(False)

@@ -65,3 +65,20 @@ class FolderLock:
         except OSError:
             pass
         self._descriptor = descriptor
+
+
+def is_at_work(folder: Path) -> bool:
+    """Whether a run holds the folder now."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return True  # A file system without locks is trusted.
+    finally:
+        os.close(descriptor)
+    return False

@@ -96,6 +96,21 @@ class Residency:
                     self._bring(name, "weights" if name in weights_of else "all", known, weights_of)
             yield
 
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Hold all devices, so that no component works, and move nothing."""
+        devices = sorted({device for resident in self._residents.values() for device in resident.devices})
+        with self._locks.holding(f"{threading.current_thread().name} for all", devices, self._timeout):
+            yield
+
+    def renew(self, resident: Resident, budget_mib: int | None) -> None:
+        """Take up a component that stands on other devices than before; what does not fit beside it leaves."""
+        with self._moving:
+            self._residents[resident.name] = resident
+            if budget_mib is not None:
+                self._budget |= {device: budget_mib for device in resident.devices}
+        self.settle()
+
     def load(self, name: str) -> None:
         """Bring a component to its devices."""
         with self._moving:
