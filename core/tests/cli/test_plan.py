@@ -14,8 +14,9 @@ EXAMPLES = Path(__file__).parents[1] / "runtime" / "planner" / "planner_examples
 
 
 @pytest.fixture
-def case_file(tmp_path: Path) -> Any:
-    """Writes an example to a file."""
+def case_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes an example to a file, and lets the tables be wide."""
+    monkeypatch.setenv("COLUMNS", "140")
     cases = {case["id"]: case for case in json.loads(EXAMPLES.read_text())["cases"]}
 
     def write(name: str) -> str:
