@@ -76,3 +76,20 @@ def test_a_component_that_does_not_run_is_refused_and_the_run_goes_on(tmp_path, 
     waiting = asking.ask(ScaleRequest(component="actor", devices="0"))
     scaler.close()
     assert asking.wait(waiting, 5, print, lambda: True).message == "training ended first"
+
+
+def test_a_new_plan_asks_for_what_stands_elsewhere(tmp_path):
+    content = {
+        "model": {"model_type": "causal_lm", "path": "x"},
+        "data": {"source": "arithmetic"},
+        "reward": {"name": "exact_match"},
+        "cluster": {"component_placement": {"actor": "0-1", "rollout": "2", "ref": "3"}},
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(content))
+    run = SimpleNamespace(
+        config=load_config(tmp_path / "run.yaml"),
+        components=SimpleNamespace(devices={"actor": (0, 1), "rollout": (2,), "ref": (3,)}),
+    )
+    scaler = Scaler(run, ControlFolder(tmp_path))
+    assert scaler.request_placement({"actor, rollout": "0-3", "ref": "3"}) == ["actor", "rollout"]
+    assert scaler.request_placement({"ref": "3"}) == []

@@ -50,6 +50,18 @@ class Scaler:
         """Ask for other devices, written as in ``cluster.component_placement``; any thread may. Returns at once."""
         self._asked.put(ScaleRequest(component=component, devices=devices, timeout_s=timeout_s))
 
+    def request_placement(self, component_placement: Mapping[str, object], timeout_s: float = 600.0) -> list[str]:
+        """Ask for what a new plan places elsewhere, as ``plan_to_keys`` of the planner gives it; returns the names.
+
+        It is for whoever plans again when measurements drift. The components go one after the other.
+        """
+        now = by_component(self._run.config)
+        wanted = by_component(with_placements(self._run.config, component_placement))
+        names = [name for name in self._run.components.devices if name in wanted and wanted[name] != now.get(name)]
+        for name in names:
+            self.request(name, str(wanted[name]), timeout_s)
+        return names
+
     def between_steps(self, number: int) -> ScaleReport | None:
         """Do what is due before a step; returns what a scaling that is now done took."""
         if self._pending is None:
@@ -68,6 +80,7 @@ class Scaler:
                 self._run.devices_changed(component)
             return None
         self._run.devices_changed(component)
+        self._run.config = with_placement(self._run.config, component, pending.request.devices)
         text = (
             f"{component}: {pending.ranks} -> {len(self._run.components.devices[component])} ranks before step "
             f"{number}; training stood still for {report.stall_s:.2f} s"
@@ -160,8 +173,20 @@ class Scaler:
 
 def with_placement(config: RunConfig, component: str, devices: str) -> RunConfig:
     """Return the configuration with one component on other devices."""
-    given: dict[str, object] = {}
-    for key, value in config.cluster.component_placement.items():
-        given |= {name.strip(): value for name in str(key).split(",")}
-    cluster = config.cluster.model_copy(update={"component_placement": given | {component: devices}})
+    return with_placements(config, {component: devices})
+
+
+def with_placements(config: RunConfig, component_placement: Mapping[str, object]) -> RunConfig:
+    """Return the configuration with some components elsewhere, each under a key of its own."""
+    placed = by_component(config) | _by_component(component_placement)
+    cluster = config.cluster.model_copy(update={"component_placement": placed})
     return config.model_copy(update={"cluster": cluster})
+
+
+def by_component(config: RunConfig) -> dict[str, object]:
+    """Return the placement of each component that has one."""
+    return _by_component(config.cluster.component_placement)
+
+
+def _by_component(given: Mapping[str, object]) -> dict[str, object]:
+    return {name.strip(): value for key, value in given.items() for name in str(key).split(",")}
