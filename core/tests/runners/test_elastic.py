@@ -52,6 +52,13 @@ def test_waiting_ends_with_the_run_and_with_the_time(tmp_path):
     assert folder.take() is None, "what was given up is still asked for"
 
 
+def test_a_request_that_was_left_behind_is_not_done_by_a_later_run(tmp_path):
+    folder = ControlFolder(tmp_path)
+    name = folder.ask(ScaleRequest(component="actor", devices="0", timeout_s=60))
+    os.utime(folder.path / f"{name}.request.json", (0, 0))
+    assert folder.take() is None and list(folder.path.iterdir()) == []
+
+
 def test_what_is_no_request_is_passed_over(tmp_path):
     folder = ControlFolder(tmp_path)
     real = folder.ask(ScaleRequest(component="ref", devices="1"))

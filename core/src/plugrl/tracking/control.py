@@ -54,15 +54,21 @@ class ControlFolder:
     def take(self) -> tuple[str, ScaleRequest] | None:
         """Return the oldest request that has no answer yet, with its name; None when there is none.
 
-        What is no request, or is not this user's, is passed over.
+        What is no request, or is not this user's, is passed over. One whose time is over is removed: who asked is gone.
         """
         found = []
         for path in self.path.glob(f"*{_REQUEST}") if self.path.is_dir() else ():
             name = path.name.removesuffix(_REQUEST)
             try:
                 facts = path.lstat()
-                if facts.st_uid == os.getuid() and not path.is_symlink() and not self._answer_of(name).exists():
-                    found.append((facts.st_mtime_ns, name, ScaleRequest.model_validate_json(path.read_text())))
+                if facts.st_uid != os.getuid() or path.is_symlink():
+                    continue
+                request = ScaleRequest.model_validate_json(path.read_text())
+                if time.time() - facts.st_mtime > request.timeout_s:
+                    path.unlink()
+                    self._answer_of(name).unlink(missing_ok=True)
+                elif not self._answer_of(name).exists():
+                    found.append((facts.st_mtime_ns, name, request))
             except (OSError, ValidationError):
                 continue  # withdrawn in between, or somebody else's file
         return min(found, key=lambda item: item[:2])[1:] if found else None
