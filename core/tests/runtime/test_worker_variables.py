@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("ray")
 
-from plugrl.errors import ConfigError
+from plugrl.errors import ConfigError, RuntimeTimeout
+from plugrl.runtime import node_facts
 from plugrl.runtime.node_facts import NODE_RANK, NodeFacts, facts_here, interpreter_problem, order_by_rank
 from plugrl.runtime.placement import Layout, Node, NodeEnvironment, NodeGroup, PlacementError
 from plugrl.runtime.placement.environment import (
@@ -134,3 +135,11 @@ def test_nodes_are_ordered_by_the_rank_they_have_all_or_none() -> None:
     for wrong in (("0", None), ("0", "0"), ("0", "2"), ("1", "2"), ("0", "x")):
         with pytest.raises(ConfigError, match=f"{NODE_RANK} must be set on every node or on none.*a={wrong[0]}"):
             ordered(*wrong)
+
+
+def test_waiting_for_nodes_says_how_many_have_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive = [{"Alive": True}, {"Alive": False}, {"Alive": True}]
+    monkeypatch.setattr(node_facts.ray, "nodes", lambda: alive)
+    with pytest.raises(RuntimeTimeout, match=r"cluster\.num_nodes: 2 of 3 nodes have joined within 0\.1 s"):
+        node_facts.wait_for_nodes(3, 0.1)
+    node_facts.wait_for_nodes(2, 0)
