@@ -7,6 +7,7 @@ the same sum.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,21 +157,26 @@ def _checksum(piece: Piece) -> int:
     host = piece.tensor.detach().cpu().contiguous().reshape(-1)
     words = host.view(_WORDS[host.element_size()])
     block, shape = piece.block, piece.spec.shape
-    total = 0
+    table = _weights()
     if block.sizes[1:] == shape[1:]:
-        # Whole rows lie one after another in the whole tensor.
-        first = block.offsets[0] * math.prod(shape[1:]) if shape else 0
-        for start in range(0, words.numel(), _CHUNK):
-            part = words[start : start + _CHUNK]
-            total += _weighted(part, torch.arange(first + start, first + start + part.numel()))
+        # Whole rows lie one after another in the whole tensor, which is cut at multiples of the table's length.
+        first, total, done = block.offsets[0] * math.prod(shape[1:]) if shape else 0, 0, 0
+        while done < words.numel():
+            chunk, place = divmod(first + done, _CHUNK)
+            part = words[done : done + _CHUNK - place]
+            total += int((table[place : place + part.numel()] * part).sum()) * (chunk * _MIXER | 1)
+            done += part.numel()
         return total
     places = torch.zeros((), dtype=torch.int64)
     for dim, (offset, size) in enumerate(zip(block.offsets, block.sizes, strict=True)):
         step = math.prod(shape[dim + 1 :])
         places = places.unsqueeze(-1) + torch.arange(offset, offset + size) * step
-    return _weighted(words, places.reshape(-1))
+    places = places.reshape(-1)
+    weights = table[places % _CHUNK] * (places // _CHUNK * _MIXER).bitwise_or_(1)
+    return int((weights * words).sum())
 
 
-def _weighted(words: torch.Tensor, places: torch.Tensor) -> int:
-    """Add the words, each times an odd number that its place decides; 64-bit numbers wrap around."""
-    return int((places.mul_(_MIXER).bitwise_or_(1).mul_(words)).sum())
+@functools.cache
+def _weights() -> torch.Tensor:
+    """Return odd numbers for the places in a chunk; 64-bit numbers wrap around."""
+    return torch.arange(_CHUNK).mul_(_MIXER).bitwise_or_(1)

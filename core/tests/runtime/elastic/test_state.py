@@ -60,3 +60,11 @@ def test_every_change_and_every_exchange_of_values_shows_in_the_sums():
     assert sums(cut("w", -torch.zeros(2, 2), 0, 1)) != sums(cut("w", torch.zeros(2, 2), 0, 1))
     nan = torch.full((3,), float("nan"))
     assert sums(cut("w", nan, 0, 2)) == sums(cut("w", nan.clone(), 0, 1))
+
+
+def test_sums_of_large_tensors_are_those_of_any_cut():
+    tensor = torch.arange(2**21 + 12, dtype=torch.float32).reshape(4, -1)
+    assert sums(cut("w", tensor, 0, 1)) == sums(cut("w", tensor, 0, 3)) == sums(cut("w", tensor, 1, 5))
+    changed = tensor.clone()
+    changed[3, -1] += 1
+    assert sums(cut("w", changed, 1, 2)) != sums(cut("w", tensor, 1, 2))
