@@ -274,7 +274,7 @@ def test_states_and_contributions_of_plugins_are_documented(docs: Any) -> None:
 
 def test_every_phase_that_is_timed_is_documented(docs: Any) -> None:
     sources = (docs.root / "core/src/plugrl/runners").glob("*.py")
-    timed = {name for path in sources for name in re.findall(r'\.timed\("(\w+)"\)', path.read_text())}
+    timed = {name for path in sources for name in re.findall(r'\.(?:timed|add)\("(\w+)"', path.read_text())}
     page = docs["docs/run-record.md"]
     assert set(page.first_column(title="phase")) == timed | {"step"}
 

@@ -18,7 +18,7 @@ from plugrl.config.schema import RunConfig
 from plugrl.errors import CheckpointError, ConfigError, MissingDependency, UserError
 from plugrl.platforms import use_platform
 from plugrl.platforms.cpu import CpuPlatform
-from plugrl.plugins import hooks
+from plugrl.plugins import hooks, load_plugins
 from plugrl.plugins.hookspecs import Diagnostic, hookimpl
 from plugrl.runners import preflight as preflight_module
 from plugrl.runners.preflight import check_shared_folder, preflight
@@ -146,6 +146,7 @@ def test_every_node_must_see_the_folder_of_the_run(tmp_path: Path) -> None:
 
 
 def test_every_engine_says_what_it_cannot_do_with_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_plugins(quiet=True)
     asked: list[tuple[Any, int]] = []
 
     class Particular:

@@ -22,6 +22,9 @@ from plugrl.runners.grpo import train_grpo
 from plugrl.runners.ppo import train_ppo
 from plugrl.runners.rl import RlRun, rl_plan
 
+NO_RUN = Path("/nonexistent")
+"""A run's folder that nobody asks anything through."""
+
 
 class Tokenizer:
     """Characters as their code points."""
@@ -166,7 +169,7 @@ def train(config: RunConfig, devices: dict[str, tuple[int, ...]]) -> tuple[list[
     rows: list[dict[str, float]] = []
     parts: dict[str, Any] = {name: (Sampler if name == "rollout" else Policy)(name, d) for name, d in devices.items()}
     tracker = recorder(rows)
-    store = SimpleNamespace(check=lambda: None, finish=lambda: None)
+    store = SimpleNamespace(check=lambda: None, finish=lambda: None, root=NO_RUN / "checkpoints")
     run = RlRun(
         config, Components(**parts), Prompts(), Tokenizer(), Judge(), tracker, store, rl_plan(config, 64, 1)  # type: ignore[arg-type]
     )
@@ -254,7 +257,7 @@ def test_metrics_tell_how_much_overlapped(tmp_path: Path) -> None:
     config = settings(flow={"chunk": 2})
     parts: dict[str, Any] = {"rollout": Sampler("rollout", (0,)), "actor": Policy("actor", (1,))}
     tracker = recorder(rows)
-    store = SimpleNamespace(check=lambda: None, finish=lambda: None)
+    store = SimpleNamespace(check=lambda: None, finish=lambda: None, root=NO_RUN / "checkpoints")
     run = RlRun(
         config, Components(**parts), Prompts(), Tokenizer(), Judge(), tracker, store, rl_plan(config, 64, 1)  # type: ignore[arg-type]
     )

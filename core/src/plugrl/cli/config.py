@@ -1,4 +1,4 @@
-"""`plugrl config`: show, schema, check, wrap-plan, flow."""
+"""`plugrl config`: show, schema, check, placement, wrap-plan, flow."""
 
 from __future__ import annotations
 

@@ -42,11 +42,13 @@ class Run:
 
 @pytest.fixture
 def run():
+    before = set(threading.enumerate())  # a Ray session of other tests may be open
     with tempfile.TemporaryDirectory(prefix="plugrl-t-") as folder:
         made = Run(folder)
         yield made
         for endpoint in made.opened:
             endpoint.close()
         assert not list(Path(folder).iterdir()), "a socket was left behind"
-        left = [thread.name for thread in threading.enumerate() if thread.name.startswith("plugrl-endpoint")]
+        new = set(threading.enumerate()) - before
+        left = [thread.name for thread in new if thread.name.startswith("plugrl-endpoint")]
         assert not left, f"threads are left: {left}"

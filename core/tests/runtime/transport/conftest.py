@@ -23,6 +23,7 @@ def folder():
 def open_endpoint(folder):
     """Open endpoints; all are closed at the end, and no thread of theirs is left."""
     opened = []
+    before = set(threading.enumerate())  # a Ray session of other tests may be open
     numbers = itertools.count()
 
     def make(name="", **settings):
@@ -33,5 +34,6 @@ def open_endpoint(folder):
     yield make
     for endpoint in opened:
         endpoint.close()
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("plugrl-endpoint")]
+    new = set(threading.enumerate()) - before
+    left = [thread.name for thread in new if thread.name.startswith("plugrl-endpoint")]
     assert not left, f"threads are left: {left}"
