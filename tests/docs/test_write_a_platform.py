@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,12 @@ pytest.importorskip("cookiecutter")
 
 PAGE = "docs/write_a_platform.md"
 DEADLINE_S = 480
+AN_AFTERNOON_S = 240
+"""Seconds for what every vendor does: make, install, list, check, the package's tests, three training steps."""
+
+EXTRA = ("--probe-undeclared", "explain", "grep")
+"""Words in commands of the page that only look."""
+
 EMPTY = "CAPABILITIES: tuple[str, ...] = ()"
 PIP = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
 
@@ -33,6 +40,7 @@ class Newcomer:
         (folder / "examples").symlink_to(root / "examples")
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PLUGRL_", "VERL_", "RLINF_", "VDEV_"))}
         programs = f"{Path(sys.executable).parent}{os.pathsep}{clean['PATH']}"
+        self.seconds: dict[str, float] = {}
         self.environment = {**clean, "PYTHONPATH": str(self.installed), "PATH": programs}
 
     def follow(self, title: str) -> str:
@@ -41,9 +49,15 @@ class Newcomer:
 
     def type(self, line: str) -> str:
         """Run one command. What is installed here already is not installed again, the package itself is, as a copy."""
-        words = shlex.split(line)
-        if words[:2] == ["pip", "install"]:
-            return self.install(words[2:])
+        started = time.monotonic()
+        try:
+            words = shlex.split(line)
+            return self.install(words[2:]) if words[:2] == ["pip", "install"] else self.run(line)
+        finally:
+            self.seconds[line] = self.seconds.get(line, 0.0) + time.monotonic() - started
+
+    def run(self, line: str) -> str:
+        """Run one command, and fail if it does."""
         done = subprocess.run(
             ["sh", "-c", line],
             cwd=self.folder,
@@ -114,3 +128,7 @@ def test_the_whole_page_ends_in_a_device_that_passes_the_kit_and_trains(newcomer
     assert "| `rl.grpo` |" in (newcomer.folder / "matrix.md").read_text()
     trained = newcomer.follow("5. Train")
     assert "3/3" in trained
+    needed = {line: seconds for line, seconds in newcomer.seconds.items() if not any(word in line for word in EXTRA)}
+    table = "\n".join(f"{seconds:6.1f} s  {line}" for line, seconds in newcomer.seconds.items())
+    print(f"{table}\n{sum(needed.values()):6.1f} s without those that only look")
+    assert sum(needed.values()) < AN_AFTERNOON_S, table

@@ -129,7 +129,7 @@ def test_a_load_that_breaks_off_in_the_middle_of_a_stream_fails_the_transfer(wir
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_left_open(wire, random_state, kind, tmp_path):
-    for round_number in range(3):
+    for round_number in range(9):
         line = wire(kind)
         for version in range(4):
             line.deliver(random_state(version), version)
@@ -137,7 +137,8 @@ def test_nothing_is_left_open(wire, random_state, kind, tmp_path):
         line.models.clear()
         if round_number == 0:
             before = len(os.listdir("/proc/self/fd"))
-    assert len(os.listdir("/proc/self/fd")) == before
+    # The Ray session of other tests may open a few meanwhile; a leak would be one for each round at least.
+    assert len(os.listdir("/proc/self/fd")) < before + 8
     assert not list(tmp_path.rglob("*.sock"))
 
 

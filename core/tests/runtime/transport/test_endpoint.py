@@ -336,7 +336,7 @@ def test_a_stranger_without_the_secret_gets_nowhere(open_endpoint):
 
 def test_a_hundred_connections_leave_nothing_behind(open_endpoint):
     a = open_endpoint()
-    counts = []
+    kept, process = [], []
     for _ in range(100):
         b = open_endpoint("visitor")
         b.send(a.address, torch.ones(20_000))
@@ -344,5 +344,9 @@ def test_a_hundred_connections_leave_nothing_behind(open_endpoint):
         a.send(b.address, 1)
         b.recv(a.address)
         b.close()
-        counts.append((len(os.listdir("/proc/self/fd")), threading.active_count(), len(a.hub._all), len(a._inbox)))
-    assert max(counts[50:]) <= max(counts[5:50]), counts
+        kept.append((len(a.hub._all), len(a._inbox)))
+        process.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
+    assert max(kept[50:]) <= max(kept[5:50]), kept
+    # Others in this process, such as the Ray session of other tests, come and go by a few; a leak would be 50 by then.
+    for early, late in zip(zip(*process[5:50], strict=True), zip(*process[50:], strict=True), strict=True):
+        assert sorted(late)[25] <= sorted(early)[22] + 5, process
