@@ -29,7 +29,7 @@ def test_imports_neither_torch_nor_ray_nor_transformers(what: str) -> None:
     assert done.stdout.strip().splitlines()[-1:] in ([""], []) or done.stdout.endswith("\n\n"), done.stdout
 
 
-STARTS = {"import plugrl": (["-c", "import plugrl"], 0.15), "list": (["-m", "plugrl", "plugins", "list"], 0.4)}
+STARTS = {"import plugrl": (["-c", "import plugrl"], 0.15), "list": (["-m", "plugrl", "plugins", "list"], 0.5)}
 
 
 @pytest.mark.parametrize(("arguments", "limit"), STARTS.values(), ids=STARTS)

@@ -84,7 +84,9 @@ def test_a_missing_worker_is_a_deadline_and_a_missing_rank_an_error(pair):
         left.ranks(0).execute("take", "left", 1, timeout=0.3).wait(WAIT)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)], ids=["killed", "stopped"]
+)
 def test_who_waits_for_a_lost_worker_is_told_and_finds_the_next_one_of_that_name(ray_session, pair, monkeypatch, how):
     _, right = pair
     quick = ray_session.config.model_copy(update={"liveness_timeout_s": 1.0})

@@ -72,6 +72,7 @@ def test_work_goes_on_beside_the_start_and_the_state_goes_along(ray_session, sta
     assert ray_session.directory.find("group/vector") == {"generation": first + 1, "size": 3}
 
 
+@pytest.mark.slow
 def test_a_new_rank_that_is_killed_is_rolled_back_and_an_old_one_after_the_commit_is_nobodys_loss(ray_session, start):
     group = start("vector", 2)
     step(group)
