@@ -38,6 +38,7 @@ def backend(rank: int, world: int, expected: str) -> list[str]:
     assert isinstance(subgroup, dist.ProcessGroup)
     serving = subgroup._get_backend(device()).name()
     found.expect(serving == expected, f"in a subgroup they are served by {serving}, expected {expected}")
+    dist.barrier()  # A rank that is done at once must not leave while others still connect the subgroup.
     return found
 
 
