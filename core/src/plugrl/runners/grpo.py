@@ -11,8 +11,8 @@ from plugrl.runners.rl_flow import Stages
 from plugrl.runtime.flow import DRIVER
 
 
-def grpo_stages(needs: Needs) -> Stages:
-    """Sample, reward, log-probabilities, advantages, update; devices and ``flow`` decide what of it overlaps."""
+def experience_stages(needs: Needs) -> Stages:
+    """What every loop begins with: sample, reward, log-probabilities."""
     step = Stages()
     step.add("gen", "rollout", RlRun.sample)
     step.add("reward", DRIVER, RlRun.score, after="gen")
@@ -23,6 +23,12 @@ def grpo_stages(needs: Needs) -> Stages:
         step.add("old_log_prob", needs.old_log_probs_from, RlRun.add_old_log_probs, after="gen")
     if needs.config.uses_reference:
         step.add("ref", needs.reference_from, RlRun.add_reference_log_probs, after="gen")
+    return step
+
+
+def grpo_stages(needs: Needs) -> Stages:
+    """The experience, advantages, update; devices and ``flow`` decide what of it overlaps."""
+    step = experience_stages(needs)
     step.add("adv", DRIVER, RlRun.add_advantages, after=step.names, size=needs.update_size, why=needs.why_whole)
     step.add("update_actor", "actor", RlRun.update_actor, after="adv", size=needs.update_size, why=needs.why_whole)
     return step

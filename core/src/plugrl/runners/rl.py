@@ -20,7 +20,7 @@ from plugrl.runners.elastic import Scaler
 from plugrl.runners.experience import Experience
 from plugrl.runners.portions import Portions
 from plugrl.runners.prompts import PromptData
-from plugrl.runners.rl_flow import Declare, arrange_rl, bound, print_flow, without_stage
+from plugrl.runners.rl_flow import Declare, arrange_rl, bound, print_flow
 from plugrl.runners.rl_verbs import RlVerbs
 from plugrl.runners.state import CRITIC, load_state, save_state
 from plugrl.runners.step import Step
@@ -71,10 +71,7 @@ class RlRun(RlVerbs):
         print_flow(self._arrangement)
 
     def _arranged(self, devices: Mapping[str, Sequence[int]]) -> Arrangement:
-        stages = bound(self._declare(self.needs), self._bind)
-        if self.config.flow.asynchronous.enable:
-            stages = without_stage(stages, "gen")
-        return arrange_rl(self.config, stages, devices)
+        return arrange_rl(self.config, bound(self._declare(self.needs), self._bind), devices)
 
     def check_devices(self, devices: Mapping[str, Sequence[int]]) -> None:
         """Raise ConfigError when the run could not go on with its components on these devices."""

@@ -58,11 +58,14 @@ Declare = Callable[[Needs], Stages]
 def arrange_rl(
     config: RunConfig, stages: Sequence[StageSpec], devices: Mapping[str, Sequence[int]]
 ) -> Arrangement:
-    """Put the stages of a step in their places. Raises ConfigError for every mistake of ``flow``."""
+    """Put the stages of a step in their places; samples that are drawn ahead are no stage of it.
+
+    Raises ConfigError for every mistake of ``flow``.
+    """
     placed = {name: devices[name] for name in TURNS if name in devices}
     if config.flow.asynchronous.enable:
         _check_apart(placed)
-        stages = without_stage(stages, "gen")
+        stages = _without_stage(stages, "gen")
     arrangement = arrange(stages, placed, config.flow, config.data.train_batch_size, total_key=_TOTAL_KEY)
     problems = [
         f"flow.chunk: {stage.size} prompts of {config.rollout.n} responses are fewer than the {len(devices[name])} "
@@ -76,7 +79,7 @@ def arrange_rl(
     return arrangement
 
 
-def without_stage(stages: Sequence[StageSpec], name: str) -> list[StageSpec]:
+def _without_stage(stages: Sequence[StageSpec], name: str) -> list[StageSpec]:
     """Return the stages without one, and without the need of it."""
     return [
         replace(stage, after=tuple(other for other in stage.after if other != name))
