@@ -148,10 +148,13 @@ def _stacks(info: RankInfo) -> str:
     path = info.stderr_path
     if not path or not os.path.exists(path) or process.state(info.pid, info.started) == "T":
         return ""
-    before = os.path.getsize(path)
-    os.kill(info.pid, STACKS_SIGNAL)
-    time.sleep(_STACKS_WAIT_S)
-    size = os.path.getsize(path) - before
+    try:
+        before = os.path.getsize(path)
+        os.kill(info.pid, STACKS_SIGNAL)
+        time.sleep(_STACKS_WAIT_S)
+        size = os.path.getsize(path) - before
+    except OSError:
+        return ""  # it ended meanwhile
     return process.tail(path, _STACK_LINES, size) if size > 0 else ""
 
 
