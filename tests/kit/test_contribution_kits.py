@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from plugrl.envs.base import StepResult, VecEnv
+from plugrl.envs import EnvParams
+from plugrl.testing.corridor import Corridor
 from plugrl.testing.fork_server import shared_server
 from plugrl.testing.kit import env_scenes
 from plugrl.testing.kit.checks import CheckFailed, checks_of
@@ -53,52 +56,37 @@ def test_what_is_wrong_is_found_by_its_check(wrong: str) -> None:
 
 
 # --------------------------------------------------------------------- environments
-class Corridor(VecEnv):
-    """Scenes in which the position grows by the action until it is 3 or the time is up; ``flaw`` makes it wrong."""
+class Flawed(Corridor):
+    """The corridor, which ``flaw`` makes wrong in one way."""
 
     def __init__(self, count: int, flaw: str = "") -> None:
+        super().__init__(EnvParams(num_envs=count))
         self.flaw = flaw
-        self.position = torch.zeros(count)
-        self.steps = torch.zeros(count, dtype=torch.int64)
 
-    @property
-    def num_envs(self) -> int:
-        return len(self.position)
-
-    def reset(self, seed=None, indices=None):
-        chosen = list(range(self.num_envs)) if indices is None or self.flaw == "resets all" else list(indices)
-        source = torch.Generator().manual_seed(seed or 0)
+    def begin_scenes(self, indices, seeds):
+        if self.flaw == "resets all":
+            self.position[:] = 0
         if self.flaw == "ignores the seed":
-            source.seed()
-        self.position[chosen] = torch.rand(len(chosen), generator=source)
-        self.steps[chosen] = 0
-        return self.observation(), {}
+            seeds = [int(torch.randint(2**31, ())) for _ in seeds]
+        super().begin_scenes(indices, seeds)
+        if self.flaw == "resets all":
+            self._obs = dict(self.observe_scenes(np.arange(self.num_envs)))
+            self._obs["states"] = torch.from_numpy(self._obs["states"].copy())
 
-    def observation(self):
-        return {"states": self.position[:, None].clone()}
-
-    def step(self, actions) -> StepResult:
-        self.position += actions[:, 0]
-        self.steps += 1
-        done, late = self.position >= 3, self.steps >= 12
-        final = self.observation() if bool((done | late).any()) else None
-        ended = (done | late).nonzero().flatten().tolist()
-        if ended:
-            self.reset(seed=1, indices=ended)
+    def chunk_step(self, actions):
+        result = super().chunk_step(actions)
         if self.flaw == "keeps no last observation":
-            final = None
-        rewards = done.float() if self.flaw != "integer rewards" else done.long()
-        return StepResult(obs=self.observation(), rewards=rewards, terminations=done, truncations=late & ~done,
-                          success_once=done, success_at_end=done, final_obs=final)  # fmt: skip
-
-    def close(self) -> None: ...
+            result = replace(result, final_obs=None)
+        if self.flaw == "integer rewards":
+            result = replace(result, rewards=result.rewards.long())
+        return result
 
 
 def run_env_kit(monkeypatch: pytest.MonkeyPatch, flaw: str) -> dict[str, str]:
     """Run every check of the kit on one environment in this process; returns what failed."""
     entry = SimpleNamespace(key="corridor", meta={"example": "a:b"})
     kit = SimpleNamespace(entries=lambda kind: [entry])
-    monkeypatch.setattr(env_scenes, "import_target", lambda name: lambda count: (Corridor(count, flaw), ACTIONS))
+    monkeypatch.setattr(env_scenes, "import_target", lambda name: lambda count: (Flawed(count, flaw), ACTIONS))
     failed = {}
     for item in checks_of("env"):
         try:

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from plugrl.envs.registry import get_env, register_env
 
 if TYPE_CHECKING:
-    from plugrl.envs.base import StepResult, VecEnv
+    from plugrl.envs.base import ChunkResult, EpisodeRecord, StepResult, VecEnv
+    from plugrl.envs.config import EnvParams
+    from plugrl.envs.episodic import EpisodicEnv
 
-__all__ = ["StepResult", "VecEnv", "get_env", "register_env"]
-_LAZY = {"StepResult", "VecEnv"}
+_LAZY = {
+    "ChunkResult": "plugrl.envs.base",
+    "EnvParams": "plugrl.envs.config",
+    "EpisodeRecord": "plugrl.envs.episodes",
+    "EpisodicEnv": "plugrl.envs.episodic",
+    "StepResult": "plugrl.envs.base",
+    "VecEnv": "plugrl.envs.base",
+}
+__all__ = [
+    "ChunkResult",
+    "EnvParams",
+    "EpisodeRecord",
+    "EpisodicEnv",
+    "StepResult",
+    "VecEnv",
+    "get_env",
+    "register_env",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        from plugrl.envs import base
-
-        return getattr(base, name)
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

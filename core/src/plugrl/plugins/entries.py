@@ -220,11 +220,13 @@ class ModelEntry(Entry):
 
 @dataclass(frozen=True, kw_only=True)
 class EnvEntry(Entry):
-    """A vectorised environment; ``example`` names a callable ``(num_envs)`` that returns a small one, for the
-    conformance kit."""
+    """A vectorised environment. The target is called with its configuration; ``schema`` names the pydantic model of
+    that, a subclass of ``plugrl.envs.config.EnvParams``; ``example`` a callable ``(num_envs)`` that returns a small
+    environment and actions for it, for the conformance kit."""
 
     kind: ClassVar[str] = "env"
     name: str
+    schema: str | None = None
     example: str | None = None
 
 

@@ -115,8 +115,9 @@ def chunks(kit: Context) -> None:
         single = [env.step(actions) for _ in range(3)]
         env.reset(seed=9)
         chunk = env.chunk_step(torch.stack([actions] * 3, dim=1))
-        expect_equal(len(chunk), 3, f"{name}: the number of results")
-        for one, two in zip(single, chunk, strict=True):
-            expect(torch.equal(one.rewards, two.rewards), f"{name}: rewards of a chunk differ from those of its steps")
+        expect_equal(tuple(chunk.rewards.shape), (NUM_ENVS, 3), f"{name}: the shape of the rewards of a chunk")
+        for column, one in enumerate(single):
+            expect(torch.equal(one.rewards, chunk.rewards[:, column]),
+                   f"{name}: rewards of a chunk differ from those of its steps")  # fmt: skip
         env.close()
         env.close()
