@@ -8,7 +8,7 @@ from plugrl.config.schema.base import Section
 from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
 from plugrl.config.schema.data import DataConfig
 from plugrl.config.schema.flow import AsynchronousConfig, FlowConfig, PhaseConfig
-from plugrl.config.schema.model import LoraConfig, ModelConfig
+from plugrl.config.schema.model import EmbodiedModelConfig, LoraConfig, ModelConfig, OpenModelConfig
 from plugrl.config.schema.optim import CheckpointConfig, OptimConfig
 from plugrl.config.schema.parallelism import ParallelismConfig
 from plugrl.config.schema.rollout import RewardConfig, RolloutConfig, ValidationSampling
@@ -23,10 +23,12 @@ __all__ = [
     "ClusterConfig",
     "CriticConfig",
     "DataConfig",
+    "EmbodiedModelConfig",
     "FlowConfig",
     "KlControlConfig",
     "LoraConfig",
     "ModelConfig",
+    "OpenModelConfig",
     "OptimConfig",
     "ParallelismConfig",
     "PhaseConfig",

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from plugrl.config.schema.base import Names, Section
 
@@ -138,6 +138,28 @@ class ModelConfig(Section):
         # Where no adapter is to be trained, this one is part of the weights.
         enable = lora.enable if lora.enable in (None, True) else "merge"
         return self.model_copy(update={"lora": lora.model_copy(update={"path": folder, "enable": enable})})
+
+
+class EmbodiedModelConfig(ModelConfig):
+    """The keys that every policy for environments understands; a model's own schema is a subclass."""
+
+    action_dim: int = Field(1, ge=1)
+    """Numbers of one action."""
+
+    num_action_chunks: int = Field(1, ge=1)
+    """Actions that the policy gives at once."""
+
+    add_value_head: bool = False
+    """Give the policy a head for values, which the advantage estimator gae needs."""
+
+    unnorm_key: str | None = None
+    """Name of the statistics by which actions are un-normalised, where the weights bring several."""
+
+
+class OpenModelConfig(EmbodiedModelConfig):
+    """The keys of a model type that was registered without a schema: there is nothing to check them against."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 def holds_adapter(folder: str | os.PathLike[str] | None) -> bool:

@@ -1,0 +1,3 @@
+"""Small policies for control tasks. Importing this package is light; its modules are not."""
+
+from __future__ import annotations
