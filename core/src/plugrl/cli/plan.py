@@ -8,19 +8,71 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plugrl.cli import console
+from plugrl.cli.training import Overrides, PluginOptions, load, with_overrides
+from plugrl.errors import UserError
 
 if TYPE_CHECKING:
     from plugrl.runtime.planner import Case, Plan, PlanArtefact
 
 
+@with_overrides
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="CASE.json|PLAN.json", help="A case to solve, or a plan to show.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="CONFIG.yaml|CASE.json|PLAN.json", help="What to plan, to solve or to show."),
+    ],
+    overrides: Overrides = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Train the configuration with its best plan.")] = False,
+    stored: Annotated[
+        Path | None, typer.Option("--from", metavar="PLAN.json", help="Measure nothing, take this plan of the run.")
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option("--devices", min=1, help="Plan for so many devices, not those that the run uses.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", help="Write the plan to this file.")] = None,
     chart: Annotated[Path | None, typer.Option("--chart", help="Write the bars of the devices as SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON instead of tables.")] = False,
+    plugin: PluginOptions = None,
 ) -> None:
-    """Find the best placement, chunks and order for profiled components, and show time, memory and devices."""
-    from plugrl.runtime.planner import LoopCase, artefact_from_dict, make_artefact, solve_loop, write_artefact
+    """Find the best placement, chunks and order, and show time, memory and devices.
+
+    The components of a configuration are launched one at a time and measured; a case holds such figures already.
+    """
+    from plugrl.cli.planning import CONFIG_SUFFIXES, plan_for, show_profile, train_with
+
+    if file.suffix not in CONFIG_SUFFIXES:
+        _refuse_for_files(overrides, apply=apply, stored=stored, devices=devices)
+        _solve(file, output, chart, as_json=as_json)
+        return
+    if apply and (as_json or chart):
+        raise UserError("--apply: trains; print or draw the plan with a call of its own (--from PLAN.json).")
+    config = load(file, overrides, plugin, "train")
+    known = None if stored is None else _read_plan(stored)
+    if apply:
+        train_with(config, known, devices, file, output)
+        return
+    console.reserve_output()
+    if known is None:
+        known = plan_for(config, devices)
+    if not as_json:
+        show_profile(known)
+    # Written before it is shown: a plan that is none is worth reading too, and showing it is an error.
+    write_plan(known, output)
+    show_plan(file, known, chart, as_json=as_json)
+
+
+def write_plan(artefact: PlanArtefact, output: Path | None) -> None:
+    """Write a plan where one is wanted, and say so."""
+    from plugrl.runtime.planner import write_artefact
+
+    if output is not None:
+        write_artefact(artefact, output)
+        console.err().print(f"Plan written to {output}.", markup=False, highlight=False, soft_wrap=True)
+
+
+def _solve(file: Path, output: Path | None, chart: Path | None, *, as_json: bool) -> None:
+    """Show a plan, or that of a case, or the arrangement of a loop."""
+    from plugrl.runtime.planner import LoopCase, artefact_from_dict, make_artefact, solve_loop
     from plugrl.runtime.planner.artefact import FORMAT, read_json
 
     data = read_json(file)
@@ -28,13 +80,25 @@ def plan(
         _show_loop(LoopCase.from_dict(data), solve_loop(data), as_json=as_json)
         return
     artefact = artefact_from_dict(data) if data.get("format") == FORMAT else make_artefact(data)
-    _show(file, artefact, chart, as_json=as_json)
-    if output is not None:
-        write_artefact(artefact, output)
-        console.err().print(f"Plan written to {output}.", markup=False, highlight=False, soft_wrap=True)
+    show_plan(file, artefact, chart, as_json=as_json)
+    write_plan(artefact, output)
 
 
-def _show(file: Path, artefact: PlanArtefact, chart: Path | None, *, as_json: bool) -> None:
+def _read_plan(file: Path) -> PlanArtefact:
+    from plugrl.runtime.planner import artefact_from_dict
+    from plugrl.runtime.planner.artefact import read_json
+
+    return artefact_from_dict(read_json(file))
+
+
+def _refuse_for_files(overrides: list[str] | None, **options: object) -> None:
+    """Raise UserError for what only a configuration can be given."""
+    given = [*(overrides or ()), *("--" + name.replace("stored", "from") for name, value in options.items() if value)]
+    if given:
+        raise UserError(f"{given[0]}: is for a configuration (CONFIG.yaml); a case or a plan is shown as it is.")
+
+
+def show_plan(file: Path, artefact: PlanArtefact, chart: Path | None, *, as_json: bool) -> None:
     """Print tables and bars. Raises NoPlan, after the table of reasons, where there is no plan."""
     from plugrl.runtime.planner import collapse, require_plan, solve_case
     from plugrl.runtime.planner.chart import chart_svg

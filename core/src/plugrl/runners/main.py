@@ -25,6 +25,7 @@ from plugrl.runners.components import (
 )
 from plugrl.runners.grpo import train_grpo
 from plugrl.runners.inputs import Inputs, SftInputs, check_eval_inputs, check_rl_inputs, check_sft_inputs, planned
+from plugrl.runners.plan_watch import Planned
 from plugrl.runners.ppo import train_ppo
 from plugrl.runners.preflight import check_shared_folder
 from plugrl.runners.prompts import PromptData
@@ -40,17 +41,23 @@ from plugrl.workers.ranks import RayRanks, SupervisedGroup
 
 logger = logging.getLogger(__name__)
 
+Planner = Callable[[RunConfig, RaySession, PromptData, Inputs], Planned]
+"""Returns the configuration to train with; may start and end components in the session."""
+
 WEIGHTS = "pretrained_model"
 """The part of a checkpoint that is a model folder."""
 
 
-def run_train(config: RunConfig) -> None:
-    """Train by reinforcement learning, after supervised training if the configuration asks for it; print the result."""
+def run_train(config: RunConfig, planner: Planner | None = None) -> None:
+    """Train by reinforcement learning, after supervised training if the configuration asks for it; print the result.
+
+    ``planner`` is asked for placement and flow when the model is there that reinforcement learning begins with.
+    """
     with FolderLock(RunDirectory(config.trainer.default_local_dir).path) as lock:
-        _train(config, lock)
+        _train(config, lock, planner)
 
 
-def _train(config: RunConfig, lock: FolderLock) -> None:
+def _train(config: RunConfig, lock: FolderLock, planner: Planner | None) -> None:
     began = time.time()
     inputs, data = check_rl_inputs(config)
     total = rl_plan(config, len(data.train), 1).total_steps
@@ -68,10 +75,15 @@ def _train(config: RunConfig, lock: FolderLock) -> None:
             plan = planned(config, data, session.layout.nodes)
         if config.sft.before_rl:
             config = after_sft(config, inputs, session, tracker)
+        watch = None
+        if planner is not None:
+            found = planner(config, session, data, inputs)
+            config, watch = found.config, found.watch
+            plan = planned(config, data, session.layout.nodes)
         tracker.start_phase("rl", plan.total_steps, step_of(inputs.resume_from))
         components = launch(session, config, rl_components(config), total_steps=plan.total_steps)
         assert inputs.reward is not None
-        run = RlRun(config, components, data, inputs.processor, inputs.reward, tracker, inputs.store, plan)
+        run = RlRun(config, components, data, inputs.processor, inputs.reward, tracker, inputs.store, plan, watch)
         if inputs.resume_from is not None:
             run.resume(inputs.resume_from)
         (train_ppo if config.uses_critic else train_grpo)(run)

@@ -76,7 +76,7 @@ def _check_devices(config: RunConfig, task: Task, needed: tuple[Component, ...],
     if config.cluster.ray_address is None:
         devices = placement(config, needed, visible_count(platform))
         check_sharing(devices, platform)
-        _check_rows(config, task, devices)
+        check_rows(config, task, devices)
 
 
 def check_parts(config: RunConfig, needed: tuple[Component, ...]) -> None:
@@ -130,8 +130,8 @@ def check_engines(config: RunConfig, ranks: Mapping[str, int], optim: OptimConfi
         raise ConfigError("\n".join(objections))
 
 
-def _check_rows(config: RunConfig, task: Task, devices: Mapping[str, Sequence[int]]) -> None:
-    """Check that each rank gets a row of every batch; the arithmetic of the run does so for the actor's."""
+def check_rows(config: RunConfig, task: Task, devices: Mapping[str, Sequence[int]]) -> None:
+    """Raise ConfigError when some rank gets no row of a batch; the arithmetic of the run checks the actor's."""
     samples = config.rollout.n
     rows = {
         "ref": ("data.train_batch_size x rollout.n", config.data.train_batch_size * samples),

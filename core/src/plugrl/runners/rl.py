@@ -18,6 +18,7 @@ from plugrl.runners.config_path import TRAIN_CONFIG
 from plugrl.runners.devices import renew_resident
 from plugrl.runners.elastic import Scaler
 from plugrl.runners.experience import Experience
+from plugrl.runners.plan_watch import PlanWatch
 from plugrl.runners.portions import Portions
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.rl_flow import Declare, arrange_rl, bound, print_flow
@@ -25,7 +26,7 @@ from plugrl.runners.rl_verbs import RlVerbs
 from plugrl.runners.state import CRITIC, load_state, save_state
 from plugrl.runners.step import Step
 from plugrl.runners.validation import Validation, validate
-from plugrl.runtime.flow import Arrangement, Item, run_flow
+from plugrl.runtime.flow import Arrangement, FlowRecord, Item, run_flow
 from plugrl.tracking.control import ControlFolder
 from plugrl.tracking.metrics import data_metrics, rollout_difference_metrics, timing_metrics
 from plugrl.tracking.redact import redact
@@ -48,18 +49,21 @@ class RlRun(RlVerbs):
         tracker: Tracker,
         store: CheckpointStore,
         plan: RunPlan,
+        watch: PlanWatch | None = None,
     ) -> None:
         super().__init__(config, components, processor, reward)
         self.data = data
         self.tracker = tracker
         self.store = store
         self.plan = plan
+        self.watch = watch
         self.scaler = Scaler(self, ControlFolder(store.root.parent))
         self.first_step = 1
         self.validations: list[Validation] = []
         self._arrangement: Arrangement
         self._declare: Declare
         self._portions: Portions
+        self._record = FlowRecord()
         self._ahead: Ahead | None = None
         self._position = (self.data.sampler.state_dict(), self.data.sampler.epoch)
 
@@ -102,6 +106,7 @@ class RlRun(RlVerbs):
             transfers={"load": self.residency.load, "unload": self.residency.unload},
             max_ahead=arrangement.max_ahead,
         )
+        self._record = record
         step.seconds |= record.busy()
         step.record(record.metrics())
         experience = self._portions.whole()
@@ -186,6 +191,8 @@ class RlRun(RlVerbs):
 
     def finish(self, step: Step, experience: Experience) -> None:
         """Validate and save where it is due, then log the step."""
+        if self.watch is not None:
+            self.watch.observe(step, self._record)
         trainer, last = self.config.trainer, step.number == self.plan.total_steps
         validates = last or (trainer.test_freq > 0 and step.number % trainer.test_freq == 0)
         saves = trainer.save_freq > 0 and (last or step.number % trainer.save_freq == 0)

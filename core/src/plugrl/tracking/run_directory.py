@@ -45,6 +45,11 @@ class RunDirectory:
         return self.path / "versions.json"
 
     @property
+    def plan(self) -> Path:
+        """The plan that placement and flow come from; there after `plugrl plan --apply`."""
+        return self.path / "plan.json"
+
+    @property
     def metrics(self) -> Path:
         """One JSON line for each step."""
         return self.path / "metrics.jsonl"
@@ -88,8 +93,7 @@ class RunDirectory:
         are kept as `*.previous.jsonl`. ``ledger`` has a `to_dict()`, or is its result.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        values = config.model_dump(mode="json") if isinstance(config, BaseModel) else dict(config)
-        write_atomic(self.config, dump_yaml(redact(values)))
+        self.write_config(config)
         described = ledger.to_dict() if hasattr(ledger, "to_dict") else ledger
         if described is not None:
             write_atomic(self.plugins, json.dumps(redact(described), indent=2, default=str) + "\n")
@@ -100,6 +104,11 @@ class RunDirectory:
                 truncate_after(path, resume_step, phase)
             elif path.exists():
                 path.replace(path.with_suffix(".previous.jsonl"))
+
+    def write_config(self, config: BaseModel | Mapping[str, Any]) -> None:
+        """Write the resolved configuration; what it replaces is gone."""
+        values = config.model_dump(mode="json") if isinstance(config, BaseModel) else dict(config)
+        write_atomic(self.config, dump_yaml(redact(values)))
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of metrics.jsonl: `phase` and numbers by name."""

@@ -18,15 +18,17 @@ from plugrl.metric import Metric
 from plugrl.rollouts.base import Completion, SamplingParams
 from plugrl.runtime.flow.residency import State
 from plugrl.runtime.group import WorkerGroup
-from plugrl.runtime.handle import wait_all
+from plugrl.runtime.handle import stop_all, wait_all
 from plugrl.runtime.sync import SyncReport
 from plugrl.workers.dispatch import balanced_split, merge_rows, reduce_metrics, row_lengths, take
+from plugrl.workers.residence import DeviceMemory, merged_memory
 from plugrl.workers.transport import PackedCompletions
 from plugrl.workers.weight_link import WeightLink, connect_weights
 
 logger = logging.getLogger(__name__)
 
 _VERSIONS_TIMEOUT_S = 2.0
+_STOP_TIMEOUT_S = 2.0
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one rank."""
@@ -92,6 +94,10 @@ class TrainingGroup:
         """Return the most MiB that a rank's weights take on its device, and all that it holds there."""
         found = self.group.execute("memory_mib").wait(self.timeout)
         return max(weights for weights, _ in found), max(whole for _, whole in found)
+
+    def device_memory(self) -> DeviceMemory:
+        """Return the largest peak of a rank since it was last asked, and the memory of the smallest device."""
+        return merged_memory(self.group.execute("device_memory").wait(self.timeout))
 
     def profile(self, on: bool) -> None:
         """Start or stop the platform's profiler on all ranks."""
@@ -166,6 +172,8 @@ class RolloutGroup:
         try:
             reports = wait_all([sending, receiving], self.timeout)[0]
         except PlugRLError as error:
+            # The end that did not fail may wait for the other one, which never comes.
+            stop_all([sending, receiving], _STOP_TIMEOUT_S)
             error.add_note(f"Weights of version {version} were being sent. {self.describe_versions()}")
             raise
         self.last_sync = next(report for report in reports if report is not None)
@@ -192,6 +200,10 @@ class RolloutGroup:
         """Return the most MiB that a rank's weights take on its device, and all that it holds there."""
         found = self.group.execute("memory_mib").wait(self.timeout)
         return max(weights for weights, _ in found), max(whole for _, whole in found)
+
+    def device_memory(self) -> DeviceMemory:
+        """Return the largest peak of a rank since it was last asked, and the memory of the smallest device."""
+        return merged_memory(self.group.execute("device_memory").wait(self.timeout))
 
     def close(self) -> None:
         """End the workers."""

@@ -15,7 +15,7 @@ from plugrl.runtime.elastic.moving import StateWorker
 from plugrl.runtime.flow.residency import State
 from plugrl.runtime.sync import Received, TensorSpec, WeightReceiver, WeightRoute, specs_of
 from plugrl.workers.digests import weight_digests
-from plugrl.workers.residence import as_mib, weight_bytes
+from plugrl.workers.residence import DeviceMemory, as_mib, device_memory, weight_bytes
 from plugrl.workers.transport import PackedCompletions
 
 
@@ -105,6 +105,10 @@ class RolloutWorker(StateWorker):
         except UnsupportedCapability:
             weights = 0
         return weights, weights
+
+    def device_memory(self) -> DeviceMemory:
+        """Return what the device says of its memory, see :func:`plugrl.workers.residence.device_memory`."""
+        return device_memory(self.platform)
 
     def weight_digests(self) -> dict[str, str]:
         """Return digests of the weights in use by published name, to compare with those of the actor."""

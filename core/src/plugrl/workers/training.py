@@ -21,7 +21,7 @@ from plugrl.runtime.seeding import seed_rank
 from plugrl.runtime.sync import SyncReport, WeightRoute
 from plugrl.workers.digests import weight_digests
 from plugrl.workers.publishing import WeightDescription, WeightPublisher
-from plugrl.workers.residence import as_mib, training_bytes, weight_bytes
+from plugrl.workers.residence import DeviceMemory, as_mib, device_memory, training_bytes, weight_bytes
 
 EngineType = Literal["language_model", "value_model", "embodied_model"]
 """A category of model types, as engines are registered for it."""
@@ -108,6 +108,10 @@ class TrainingWorker(StateWorker):
         weights = weight_bytes([*module.parameters(), *module.buffers()])
         extra = training_bytes(module.parameters()) if self.spec.optim is not None else 0
         return as_mib(weights), as_mib(weights + extra)
+
+    def device_memory(self) -> DeviceMemory:
+        """Return what the device says of its memory, see :func:`plugrl.workers.residence.device_memory`."""
+        return device_memory(self.platform)
 
     def profile(self, on: bool) -> None:
         """Start or stop the platform's profiler in this process."""

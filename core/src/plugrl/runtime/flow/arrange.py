@@ -9,7 +9,7 @@ from plugrl.config.schema.flow import FlowConfig
 from plugrl.errors import ConfigError, PlugRLError, nearest, one_of
 from plugrl.runtime.flow.stages import DRIVER, Item, Stage, StageSpec
 
-_PER_PHASE = 3
+PHASE_STRIDE = 3
 """A phase is three in the schedule: components come to their devices, work, and leave again."""
 
 
@@ -44,7 +44,7 @@ class Arrangement:
 
     def phase_of(self, stage: Stage) -> int:
         """Return the number of a stage's phase, from 0."""
-        return stage.phase // _PER_PHASE
+        return stage.phase // PHASE_STRIDE
 
 
 def arrange(
@@ -189,7 +189,7 @@ def _stages(
         stages.append(
             Stage(
                 name=spec.name, component=spec.component, run=spec.run, after=spec.after,
-                devices=placed.get(spec.component, ()), phase=number * _PER_PHASE + 1,
+                devices=placed.get(spec.component, ()), phase=number * PHASE_STRIDE + 1,
                 size=spec.size or phases[number].chunk, why=spec.why, turn=spec.turn,
             )
         )  # fmt: skip

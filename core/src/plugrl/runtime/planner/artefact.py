@@ -29,7 +29,7 @@ class PlanArtefact:
 
     ``case`` and ``result`` have the JSON forms of the cost model. ``loops`` says for each loop of the case and each
     class how the loop runs in that class's plan. ``configuration`` is the hash of the configuration that was planned,
-    empty where there was only a case file.
+    and ``profile`` what was measured for it; both are empty where there was only a case file.
     """
 
     case: dict[str, Any]
@@ -37,6 +37,7 @@ class PlanArtefact:
     loops: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
     configuration: str = ""
+    profile: dict[str, Any] = field(default_factory=dict)
 
     @property
     def best(self) -> Plan | None:
@@ -56,6 +57,7 @@ class PlanArtefact:
             "version": _VERSION,
             "versions": self.versions,
             "configuration": self.configuration,
+            "profile": self.profile,
             "case": self.case,
             "result": self.result,
             "loops": self.loops,
@@ -120,7 +122,7 @@ def artefact_from_dict(data: Mapping[str, Any]) -> PlanArtefact:
         raise ConfigError(f"{missing[0]}: is missing in the plan.")
     return PlanArtefact(
         dict(data["case"]), dict(data["result"]), dict(data.get("loops", {})), dict(data["versions"]),
-        str(data.get("configuration", "")),
+        str(data.get("configuration", "")), dict(data.get("profile", {})),
     )  # fmt: skip
 
 

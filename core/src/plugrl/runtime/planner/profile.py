@@ -86,6 +86,7 @@ def case_from_profile(
     capacity_mib: int,
     edges: Sequence[tuple[str, str]],
     device_counts: Mapping[str, Sequence[int]] | None = None,
+    component_chunks: Mapping[str, Sequence[int]] | None = None,
 ) -> ProfiledCase:
     """Return the case that a profile describes.
 
@@ -100,6 +101,7 @@ def case_from_profile(
         capacity_mib: memory of each device.
         edges: pairs of names, the second consuming what the first produces.
         device_counts: the numbers of devices that a component can run on at all; every number where it is not named.
+        component_chunks: the granularities that a component can take at all; all of ``chunks`` where it is not named.
 
     Raises:
         ConfigError: the profile is incomplete, or the case that follows is not valid.
@@ -109,7 +111,8 @@ def case_from_profile(
     for measured in profile.components:
         _check(measured)
         counts = (device_counts or {}).get(measured.name, range(1, devices + 1))
-        components.append(_component(measured, [n for n in counts if n <= devices], chunks, marks))
+        own = (component_chunks or {}).get(measured.name, chunks)
+        components.append(_component(measured, [n for n in counts if n <= devices], own, marks))
     index = {component.name: i for i, component in enumerate(components)}
     unknown = [name for edge in edges for name in edge if name not in index]
     if unknown:
