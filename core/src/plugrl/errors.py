@@ -170,8 +170,25 @@ class FingerprintMismatch(PluginError):
     """A worker has other plugins than the driver."""
 
 
+class EnvContractError(PlugRLError):
+    """An environment broke a rule of its contract; the message names the rule."""
+
+
+class SimulatorFailed(PlugRLError):
+    """A simulator process failed again and again; the message says how, ``causes`` what happened each time."""
+
+    def __init__(self, message: str, *, causes: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.causes = causes
+
+
 class WeightSyncError(PlugRLError):
-    """Weights did not arrive whole; the receiver must not generate with them."""
+    """Weights did not arrive whole; the receiver must not generate with them.
+
+    ``is_consequence``: it says no more than that the other end is gone or failed first.
+    """
+
+    is_consequence: bool = False
 
 
 class ScaleError(PlugRLError):

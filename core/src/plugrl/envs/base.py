@@ -5,6 +5,8 @@ Most environments derive from :class:`plugrl.envs.episodic.EpisodicEnv`, which d
 Observations are a mapping of fields: ``main_images`` and ``wrist_images`` uint8 [N, H, W, 3], ``extra_view_images``
 uint8 [N, V, H, W, 3], ``states`` float32 [N, S], ``task_descriptions`` a list of N texts; tensors lie on the host and
 are the receiver's: no later call writes into them. Actions are what the simulator carries out, float32.
+
+Importing this imports no torch: a simulator in a process of its own works without.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from plugrl.envs.episodes import EpisodeRecord
 from plugrl.errors import UnsupportedCapability
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ChunkResult", "EpisodeRecord", "StepResult", "VecEnv"]
 

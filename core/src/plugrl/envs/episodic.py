@@ -1,24 +1,28 @@
 """The environment that most simulators derive from: they simulate, everything else of the contract is here.
 
-A simulator implements three hooks on NumPy arrays, ``begin_scenes``, ``advance_scenes`` and ``observe_scenes``. Chunks,
-ends of episodes, restarts of single scenes, seeds, successes and records are the same for all.
+A simulator implements three hooks on NumPy arrays, ``begin_scenes``, ``advance_scenes`` and ``observe_scenes``, and two
+more if it can, ``expert_scenes`` and ``render_scene``. Chunks, ends of episodes, restarts of single scenes, seeds,
+successes and records are the same for all. Importing this imports no torch.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from plugrl.envs.arrays import ChunkArrays, checked_actions
 from plugrl.envs.base import ChunkResult, VecEnv
 from plugrl.envs.config import EnvParams
-from plugrl.envs.episodes import EpisodeBook, EpisodeRecord, SceneOutcome, spread_seeds
-from plugrl.envs.observations import own_observations, with_rows
-from plugrl.errors import PlugRLError, UserError
+from plugrl.envs.episodes import EpisodeBook, SceneOutcome, spread_seeds
+from plugrl.envs.observations import as_tensors, own_observations, with_rows
+from plugrl.errors import PlugRLError, UnsupportedCapability, UserError
+
+if TYPE_CHECKING:
+    import torch
 
 Bools = NDArray[np.bool_]
 
@@ -38,6 +42,7 @@ class EpisodicEnv(VecEnv):
         limit = params.max_episode_steps if params.max_episode_steps is not None else max_episode_steps
         self._book = EpisodeBook(params.num_envs, max_episode_steps=limit,
                                  ignore_terminations=params.ignore_terminations)  # fmt: skip
+        self._everything = np.arange(params.num_envs)
         self._obs: dict[str, Any] = {}
 
     # ----------------------------------------------------------------- hooks of the simulator
@@ -52,6 +57,14 @@ class EpisodicEnv(VecEnv):
     @abstractmethod
     def observe_scenes(self, indices: NDArray[np.int64]) -> Mapping[str, Any]:
         """Return what the scenes ``indices`` look like, each field [len(indices), ...]. It is copied."""
+
+    def expert_scenes(self) -> NDArray[np.float32]:
+        """Return what an expert would do next in each scene, [N, action_dim]; by default there is no expert."""
+        raise UnsupportedCapability(f"{type(self).__name__} has no expert to take demonstrations from.")
+
+    def render_scene(self, index: int) -> NDArray[np.uint8]:
+        """Return a picture of scene ``index`` for people, [H, W, 3]; by default there is none."""
+        raise UnsupportedCapability(f"{type(self).__name__} renders no pictures.")
 
     # ----------------------------------------------------------------- the contract
     @property
@@ -74,9 +87,10 @@ class EpisodicEnv(VecEnv):
         """Seed of the episode in each scene."""
         return tuple(self._book.seeds)
 
-    def running_records(self) -> tuple[EpisodeRecord, ...]:
-        """Return the record of the latest episode of each scene as it stands."""
-        return tuple(self._book.record(index) for index in range(self.num_envs))
+    @property
+    def book(self) -> EpisodeBook:
+        """The state of the episodes, to be read."""
+        return self._book
 
     def reset(
         self, seed: int | Sequence[int] | None = None, indices: Sequence[int] | None = None
@@ -86,54 +100,73 @@ class EpisodicEnv(VecEnv):
         if not self._obs and len(chosen) < self.num_envs:
             raise UserError("The first reset of an environment must start every scene: give no indices.")
         self._begin(chosen, self._book.next_seeds(chosen) if seed is None else spread_seeds(seed, chosen))
-        return self._obs, {"seeds": self.seeds}
+        return as_tensors(self._obs), {"seeds": self.seeds}
+
+    def reset_arrays(self, seeds: Sequence[int], indices: Sequence[int]) -> dict[str, Any]:
+        """Start new episodes and return the observations of all scenes as NumPy arrays."""
+        self._begin(list(indices), seeds)
+        return self._obs
 
     def chunk_step(self, actions: torch.Tensor) -> ChunkResult:
         """Apply a chunk of actions; see :meth:`VecEnv.chunk_step`."""
-        values = self._checked(actions)
-        shape = values.shape[:2]
+        return self.chunk_arrays(checked_actions(actions, self.num_envs, self._action_dim)).result()
+
+    def chunk_arrays(self, actions: NDArray[np.float32]) -> ChunkArrays:
+        """Apply a chunk of actions [N, C, D] and return what came of it as NumPy arrays.
+
+        Raises PlugRLError before the first reset.
+        """
+        if not self._obs:
+            raise PlugRLError(f"{type(self).__name__} was given actions before its first reset.")
+        shape = actions.shape[:2]
         rewards = np.zeros(shape, dtype=np.float32)
-        flags = np.zeros((3, *shape), dtype=np.bool_)
-        executed, terminations, truncations = flags
+        executed, terminations, truncations = flags = np.zeros((3, *shape), dtype=np.bool_)
         active = self._book.running.copy()
         for column in range(shape[1]):
             if not active.any():
                 break
-            outcome = self.advance_scenes(values[:, column], active)
+            outcome = self.advance_scenes(actions[:, column], active)
             terminated, truncated = self._book.advance(active, outcome)
             rewards[:, column] = np.where(active, outcome.rewards, 0.0)
-            executed[:, column], terminations[:, column], truncations[:, column] = active, terminated, truncated
+            flags[:, :, column] = active, terminated, truncated
             active &= self._book.running
-        ended = np.flatnonzero((terminations | truncations).any(axis=1))
-        return self._finish(ended, rewards, flags)
-
-    def _finish(self, ended: NDArray[np.int64], rewards: NDArray[np.float32], flags: Bools) -> ChunkResult:
-        """Observe, keep the records of what ended, and restart those scenes."""
-        success = (self._book.success_once.copy(), self._book.success_at_end.copy())
-        episodes = tuple(self._book.record(int(index)) for index in ended)
-        self._obs = last = own_observations(self.observe_scenes(np.arange(self.num_envs)))
-        if len(ended) and self._params.auto_reset:
-            chosen = ended.tolist()
-            self._begin(chosen, self._book.next_seeds(chosen))
-        return ChunkResult(
+        ended: list[int] = np.flatnonzero((terminations | truncations).any(axis=1)).tolist()
+        success_once, success_at_end = self._book.success_once.copy(), self._book.success_at_end.copy()
+        episodes = tuple(self._book.record(index) for index in ended)
+        self._obs = last = own_observations(self.observe_scenes(self._everything))
+        if ended and self._params.auto_reset:
+            self._begin(ended, self._book.next_seeds(ended))
+        return ChunkArrays(
             obs=self._obs,
-            rewards=torch.from_numpy(rewards),
-            executed=torch.from_numpy(flags[0]),
-            terminations=torch.from_numpy(flags[1]),
-            truncations=torch.from_numpy(flags[2]),
-            success_once=torch.from_numpy(success[0]),
-            success_at_end=torch.from_numpy(success[1]),
-            lost=torch.zeros(self.num_envs, dtype=torch.bool),
-            final_obs=last if len(ended) else None,
+            final_obs=last if ended else None,
+            rewards=rewards,
+            executed=executed,
+            terminations=terminations,
+            truncations=truncations,
+            success_once=success_once,
+            success_at_end=success_at_end,
+            lost=np.zeros(self.num_envs, dtype=np.bool_),
             episodes=episodes,
         )
+
+    def expert_actions(self) -> torch.Tensor:
+        """Return what an expert would do next, float32 [N, action_dim]; see :meth:`VecEnv.expert_actions`."""
+        import torch
+
+        return torch.from_numpy(np.array(self.expert_scenes(), dtype=np.float32))
+
+    def render(self, index: int) -> torch.Tensor:
+        """Return a picture of scene ``index``, uint8 [H, W, 3]; see :meth:`VecEnv.render`."""
+        import torch
+
+        return torch.from_numpy(np.array(self.render_scene(index), dtype=np.uint8))
 
     def _begin(self, indices: list[int], seeds: Sequence[int]) -> None:
         where = np.asarray(indices, dtype=np.int64)
         self.begin_scenes(where, seeds)
         self._book.begin(indices, seeds)
         rows = own_observations(self.observe_scenes(where))
-        if indices == list(range(self.num_envs)):
+        if len(indices) == self.num_envs and indices == self._everything.tolist():
             self._obs = rows
         else:
             self._obs = with_rows(self._obs, indices, rows)
@@ -145,22 +178,3 @@ class EpisodicEnv(VecEnv):
         if len(set(chosen)) != len(chosen) or not all(0 <= index < self.num_envs for index in chosen):
             raise UserError(f"reset: indices {chosen} must be different scenes from 0 to {self.num_envs - 1}.")
         return chosen
-
-    def _checked(self, actions: torch.Tensor) -> NDArray[np.float32]:
-        if not self._book.begun:
-            raise PlugRLError(f"{type(self).__name__} was given actions before its first reset.")
-        return checked_actions(actions, self.num_envs, self._action_dim)
-
-
-def checked_actions(actions: torch.Tensor, num_envs: int, action_dim: int) -> NDArray[np.float32]:
-    """Return actions [N, C, D] as NumPy float32. Raises UserError for another shape or a value that is not finite."""
-    shape = tuple(actions.shape)
-    if len(shape) != 3 or shape[0] != num_envs or shape[1] < 1 or shape[2] != action_dim:
-        raise UserError(
-            f"The environment takes actions [scenes, chunk, action_dim] = [{num_envs}, C, {action_dim}], not "
-            f"{list(shape)}. The policy's action_dim must be {action_dim}."
-        )
-    values: NDArray[np.float32] = np.asarray(actions.detach().cpu(), dtype=np.float32)
-    if not np.isfinite(values).all():
-        raise UserError("The policy gave an action that is not finite: its weights or its inputs are broken.")
-    return values
