@@ -71,5 +71,16 @@ def test_what_is_no_image_is_refused() -> None:
             plan()(wrong)
     with pytest.raises(ConfigError, match="image_resize_strategy: 'fill' is none of letterbox, resize-crop"):
         plan(strategy="fill")
-    with pytest.raises(ConfigError, match="no vision tower"):
-        ImagePlan(())
+    with pytest.raises(ConfigError, match="image_sizes: all vision towers"):
+        ImagePlan((TowerImage(4, *UNIT), TowerImage(5, *UNIT)))
+
+
+def test_prepared_images_are_bytes_that_are_normalised_later() -> None:
+    images = ramp(2, 2, 8, 6, 3)
+    for strategy, channels in (("resize-naive", 6), ("resize-crop", 6), ("letterbox", 12)):
+        prepared = plan(strategy=strategy).prepare(images)
+        assert prepared.dtype == torch.uint8 and prepared.shape == (2, channels, 4, 4)
+        pixels = plan(strategy=strategy).normalise(prepared)
+        assert pixels.shape == (2, 12, 4, 4) and torch.equal(pixels, plan(strategy=strategy)(images))
+    first = plan(strategy="letterbox")(images[:, 0])
+    assert torch.equal(pixels[:, :6], first), "the channels of a camera stand together"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plugrl.errors import ConfigError
 from plugrl.testing.reference import Case, cases
-from plugrl_models_openvla.sampling import Sampling, bin_logprobs, draw, entropy, logprob_of
+from plugrl_models_openvla.sampling import Sampling, bin_logprobs, draw, entropy, logprob_of, sampling_of
 from plugrl_models_openvla.tokens import ActionTokens
 
 EIGHT = ActionTokens(limit=20, n_bins=8)
@@ -108,3 +108,9 @@ def test_half_precision_logits_are_processed_in_full_precision() -> None:
 def test_mistakes_are_named(keys: dict[str, float], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         Sampling(**keys)
+
+
+@pytest.mark.parametrize("case", cases("sampling_kwargs"))
+def test_each_mode_has_its_own_sampling(case: Case) -> None:
+    sampling, temperature = sampling_of(**case.given)
+    case.check({"do_sample": not sampling.is_greedy, "temperature": temperature})

@@ -34,7 +34,8 @@ class TowerImage:
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """Turns uint8 images into the pixel values of all towers.
+    """Turns uint8 images into the pixel values of all towers, in two steps: prepared images are small to keep and to
+    move, and are normalised where they are computed with.
 
     Args:
         towers: one per vision tower, in the order of the channels.
@@ -51,31 +52,42 @@ class ImagePlan:
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise ConfigError(f"image_resize_strategy: {self.strategy!r} is none of {one_of(STRATEGIES)}.")
-        if not self.towers:
-            raise ConfigError("image_sizes: there is no vision tower to prepare images for.")
+        if len({tower.size for tower in self.towers}) != 1:
+            sizes = [tower.size for tower in self.towers]
+            raise ConfigError(f"image_sizes: all vision towers must see images of one size, not {sizes}.")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all towers see the same grey levels, so that they are prepared once."""
+        return self.strategy != "letterbox" or len({tower.mean for tower in self.towers}) == 1
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Return float32 [B, 3 * towers, S, S] for uint8 images [B, H, W, 3].
+        """Return ``normalise(prepare(images))``."""
+        return self.normalise(self.prepare(images))
 
-        Of several cameras, [B, N, H, W, 3], the channels follow each other: [B, N * 3 * towers, S, S]. Raises
-        DataError for another type or shape.
+    def prepare(self, images: torch.Tensor) -> torch.Tensor:
+        """Return uint8 [B, K, S, S] for images [B, H, W, 3], or [B, N, H, W, 3] of N cameras: resized and cropped.
+
+        K is 3 N where the towers share what they see, else 3 N times the number of towers; the channels of a camera
+        stand together. Raises DataError for another type or shape.
         """
         if images.dtype != torch.uint8 or images.dim() not in (4, 5) or images.shape[-1] != 3:
             raise DataError(
                 f"images must be uint8 of shape [B, H, W, 3] or [B, cameras, H, W, 3], not {images.dtype} of "
                 f"{list(images.shape)}."
             )
-        cameras = images.shape[1] if images.dim() == 5 else 1
         flat = images.reshape(-1, *images.shape[-3:]).movedim(-1, -3)
-        prepared: dict[tuple[int, tuple[float, ...]], torch.Tensor] = {}
-        channels = []
-        for tower in self.towers:
-            key = (tower.size, tower.mean if self.strategy == "letterbox" else ())
-            if key not in prepared:
-                prepared[key] = self._resized(flat, tower)
-            channels.append(_normalised(prepared[key], tower))
-        values = torch.cat(channels, dim=1)
-        return values.reshape(-1, cameras * values.shape[1], *values.shape[-2:])
+        seen = self.towers[:1] if self.is_shared else self.towers
+        found = torch.cat([self._resized(flat, tower) for tower in seen], dim=1).to(torch.uint8)
+        return found.reshape(len(images), -1, *found.shape[-2:])
+
+    def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the pixel values float32 [B, N * 3 * towers, S, S], camera after camera, for prepared images."""
+        seen = 3 if self.is_shared else 3 * len(self.towers)
+        per_camera = pixels.reshape(-1, seen, *pixels.shape[-2:]).float() / 255
+        parts = [per_camera] * len(self.towers) if self.is_shared else per_camera.split(3, dim=1)
+        values = torch.cat([_normalised(part, tower) for part, tower in zip(parts, self.towers, strict=True)], dim=1)
+        return values.reshape(len(pixels), -1, *values.shape[-2:])
 
     def _resized(self, images: torch.Tensor, tower: TowerImage) -> torch.Tensor:
         """Return [B, 3, S, S], float32 with the values of grey levels."""
@@ -122,4 +134,4 @@ def _letterboxed(images: torch.Tensor, mean: tuple[float, ...]) -> torch.Tensor:
 def _normalised(values: torch.Tensor, tower: TowerImage) -> torch.Tensor:
     mean = torch.tensor(tower.mean, device=values.device).view(-1, 1, 1)
     std = torch.tensor(tower.std, device=values.device).view(-1, 1, 1)
-    return (values / 255 - mean) / std
+    return (values - mean) / std

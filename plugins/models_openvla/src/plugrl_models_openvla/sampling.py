@@ -97,3 +97,23 @@ def draw(
         return logprobs.argmax(dim=-1) + tokens.first
     rows = logprobs.exp().view(-1, tokens.n_bins)
     return torch.multinomial(rows, 1, generator=generator).view(logprobs.shape[:-1]) + tokens.first
+
+
+def sampling_of(
+    mode: str,
+    *,
+    do_sample: bool = True,
+    temperature_train: float = 1.0,
+    temperature_eval: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+) -> tuple[Sampling, float]:
+    """Return how tokens are drawn in ``train`` or ``eval`` mode, and the temperature at which they are recomputed.
+
+    Without ``do_sample``, and at a temperature of 0, the likeliest token is taken; probabilities are then those at
+    temperature 1.
+    """
+    temperature = temperature_eval if mode == "eval" else temperature_train
+    if not do_sample or temperature <= 0:
+        return Sampling(temperature=0.0), 1.0
+    return Sampling(temperature, top_k, top_p), temperature
