@@ -34,7 +34,8 @@ def _centred(scores: Tensor, groups: Groups) -> Tensor:
     return torch.where(groups.single, scores, scores - groups.mean(scores))
 
 
-def _normalised(scores: Tensor, groups: Groups, by_std: bool, epsilon: float) -> Tensor:
+def normalised(scores: Tensor, groups: Groups, by_std: bool, epsilon: float) -> Tensor:
+    """Return (outcome - mean) / (std + epsilon) of the group, [B]; without the division unless ``by_std``."""
     centred = _centred(scores, groups)
     return centred / (groups.std(scores) + epsilon) if by_std else centred
 
@@ -57,7 +58,7 @@ def grpo(
     ``norm_adv_by_std_in_grpo=False`` leaves the division out (Dr. GRPO, arXiv:2503.20783). Source: arXiv:2402.03300.
     """
     scores, groups = _start(token_rewards, response_mask, group_ids)
-    return _both(_normalised(scores, groups, norm_adv_by_std_in_grpo, epsilon), response_mask)
+    return _both(normalised(scores, groups, norm_adv_by_std_in_grpo, epsilon), response_mask)
 
 
 def rloo(token_rewards: Tensor, response_mask: Tensor, *, group_ids: GroupIds | None = None) -> Estimate:
@@ -165,5 +166,5 @@ def gdpo(
     total = torch.zeros_like(scores)
     for key, weight in zip(keys, weights, strict=True):
         component = torch.as_tensor(reward_components[key]).to(scores)
-        total += weight * _normalised(component, groups, norm_adv_by_std_in_grpo, epsilon)
+        total += weight * normalised(component, groups, norm_adv_by_std_in_grpo, epsilon)
     return _whitened(broadcast(total, response_mask), response_mask)

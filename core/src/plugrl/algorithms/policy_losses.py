@@ -14,6 +14,27 @@ from plugrl.algorithms.masking import masked_mean
 from plugrl.errors import UserError
 
 
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, clip_dual: float | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """PPO of each element: max(-A r, -A clamp(r, 1 - clip_low, 1 + clip_high)), for A < 0 at most -A clip_dual.
+
+    Returns:
+        The losses, where the clipped term is the larger one, and where the dual clip holds (None without one).
+
+    Sources: arXiv:1707.06347, arXiv:1912.09729 (dual clip). Raises UserError if ``clip_dual`` is not above 1.
+    """
+    if clip_dual is not None and clip_dual <= 1:
+        raise UserError(f"The dual clip (clip_ratio_c) must be above 1, not {clip_dual}.")
+    plain, clipped = -advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
+    losses = torch.maximum(plain, clipped)
+    if clip_dual is None:
+        return losses, clipped > plain, None
+    negative, bound = advantages < 0, -advantages * clip_dual
+    lower = negative & (losses > bound)
+    return torch.where(negative, torch.minimum(losses, bound), losses), clipped > plain, lower
+
+
 @token_loss()
 def vanilla(
     log_probs: Tensor,
@@ -25,22 +46,10 @@ def vanilla(
     clip_high: float = 0.2,
     clip_dual: float | None = None,
 ) -> tuple[Tensor, Metrics]:
-    """PPO: max(-A r, -A clamp(r, 1 - clip_low, 1 + clip_high)), for A < 0 at most -A clip_dual.
-
-    Sources: arXiv:1707.06347, arXiv:1912.09729 (dual clip). Raises UserError if ``clip_dual`` is not above 1.
-    """
-    if clip_dual is not None and clip_dual <= 1:
-        raise UserError(f"The dual clip (clip_ratio_c) must be above 1, not {clip_dual}.")
+    """PPO, see :func:`clipped_surrogate`."""
     difference = log_ratio(log_probs, old_log_probs)
-    ratio = difference.exp()
-    plain, clipped = -advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
-    per_token = torch.maximum(plain, clipped)
-    lower = None
-    if clip_dual is not None:
-        negative, bound = advantages < 0, -advantages * clip_dual
-        lower = negative & (per_token > bound)
-        per_token = torch.where(negative, torch.minimum(per_token, bound), per_token)
-    return per_token, loss_metrics(difference, mask, clipped=clipped > plain, lower=lower)
+    per_token, clipped, lower = clipped_surrogate(difference.exp(), advantages, clip_low, clip_high, clip_dual)
+    return per_token, loss_metrics(difference, mask, clipped=clipped, lower=lower)
 
 
 def policy_loss(

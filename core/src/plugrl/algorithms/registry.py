@@ -12,6 +12,9 @@ Callers give the common keywords to every one of them; those that a function doe
 unknown option is an error. A policy loss must take all keywords of the aggregation: without the global counts it would
 be scaled wrongly on several ranks. ``plugrl.algorithms.token_loss`` makes such a function of a formula for one token.
 Plugins and scripts add their own through :func:`register_advantage` and :func:`register_policy_loss`.
+
+What works on steps in an environment instead of tokens has a key that begins with ``embodied/`` in the same registries,
+and ignores case: :mod:`plugrl.algorithms.embodied.registry`.
 """
 
 from __future__ import annotations
@@ -52,9 +55,20 @@ def _check_callable(key: Any, value: object) -> None:
         raise PluginError(f'"{key}" is registered as an algorithm but is {type(value).__name__}, not a function.')
 
 
+EMBODIED = "embodied/"
+"""What the keys of estimators and losses begin with that work on steps in an environment."""
+
+
 def _check_loss(key: Any, value: object) -> None:
     _check_callable(key, value)
     declared = declared_keywords(value)  # type: ignore[arg-type]
+    if str(key).startswith(EMBODIED):
+        if declared is not None and "mean" not in declared:
+            raise PluginError(
+                f'Policy loss "{key}" does not take mean. Declare it and average with it, '
+                "(values, mask) -> 0-d: the loss would depend on the micro-batches otherwise."
+            )
+        return
     missing = AGGREGATION_KEYWORDS - declared if declared is not None else ()
     if missing:
         raise PluginError(
@@ -64,6 +78,9 @@ def _check_loss(key: Any, value: object) -> None:
 
 
 def _exact(key: Any) -> Any:
+    """Keep the case of a name, as verl does; that of embodied names does not matter."""
+    if isinstance(key, str) and key.lower().startswith(EMBODIED):
+        return key.strip().lower()
     return key
 
 
@@ -101,6 +118,26 @@ _LOSSES = {
     "kl_cov": ("covariance_losses:kl_cov", "the tokens of highest covariance get a KL term"),
 }
 
+_EMBODIED_ADVANTAGES = {
+    "gae": ("return_advantages:gae", "generalised advantage estimation over steps; needs values"),
+    "grpo": ("group_advantages:grpo", "score of the episode, normalised over its group"),
+    "grpo_video": ("group_advantages:grpo_video", "rewards of frames, normalised over the group"),
+    "grpo_dynamic": ("group_advantages:grpo_dynamic", "grpo for trajectories of different numbers of turns"),
+    "reinpp": ("return_advantages:reinpp", "score to go, whitened, on demand with the group's mean as baseline"),
+    "opd": ("return_advantages:opd", "log-probability of a teacher minus the policy's"),
+    "raw": ("return_advantages:raw", "score of the episode as it is, on demand normalised"),
+}
+
+_EMBODIED_LOSSES = {
+    "actor": ("losses:actor", "PPO with an optional dual clip"),
+    "actor_critic": ("losses:actor_critic", "actor plus a clipped Huber loss of the values"),
+    "decoupled_actor_critic": ("decoupled:decoupled_actor_critic", "PPO against a proximal policy, with values"),
+    "opd": ("losses:opd", "actor with the teacher's advantages"),
+}
+
+_ADVANTAGES |= {f"{EMBODIED}{name}": (f"embodied.{at}", about) for name, (at, about) in _EMBODIED_ADVANTAGES.items()}
+_LOSSES |= {f"{EMBODIED}{name}": (f"embodied.{at}", about) for name, (at, about) in _EMBODIED_LOSSES.items()}
+
 for _name, (_target, _summary) in _ADVANTAGES.items():
     advantages.register_target(_name, f"plugrl.algorithms.{_target}", summary=_summary)
 for _name, (_target, _summary) in _LOSSES.items():
@@ -136,7 +173,7 @@ def get_advantage(name: str) -> Advantage:
     Raises:
         NotRegistered: (a ValueError) no such name; known ones are listed.
     """
-    return _tolerant(f'advantage estimator "{name}"', advantages.get(name), ADVANTAGE_KEYWORDS)
+    return tolerant(f'advantage estimator "{name}"', advantages.get(name), ADVANTAGE_KEYWORDS)
 
 
 def get_policy_loss(mode: str) -> PolicyLoss:
@@ -148,7 +185,7 @@ def get_policy_loss(mode: str) -> PolicyLoss:
     Raises:
         NotRegistered: (a ValueError) no such mode; known ones are listed.
     """
-    return _tolerant(f'policy loss "{mode}"', losses.get(mode), LOSS_KEYWORDS)
+    return tolerant(f'policy loss "{mode}"', losses.get(mode), LOSS_KEYWORDS)
 
 
 def declared_keywords(function: Callable[..., Any]) -> frozenset[str] | None:
@@ -192,8 +229,11 @@ def select_keywords(
     return {name: value for name, value in given.items() if name in declared}
 
 
-def _tolerant(what: str, function: F, common: frozenset[str]) -> F:
-    """Wrap a function that declares its keywords, so that it may be given all of the common ones."""
+def tolerant(what: str, function: F, common: frozenset[str]) -> F:
+    """Wrap a function that declares its keywords, so that it may be given all of the common ones.
+
+    Those that it does not declare are left out; an unknown one that is not common is an error.
+    """
     declared = declared_keywords(function)
     if declared is None:
         return function

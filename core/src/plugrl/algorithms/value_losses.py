@@ -12,6 +12,28 @@ from plugrl.algorithms.formulas import share
 from plugrl.algorithms.masking import as_mask, full_precision, masked_mean, zero_masked
 
 
+def clipped_value_error(
+    values: Tensor, old_values: Tensor, returns: Tensor, cliprange: float | None, huber_delta: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return half the squared error of each value, and that of the value clipped to ``cliprange`` around the old one.
+
+    With ``huber_delta`` d the Huber error: e^2 / 2 below d, d (|e| - d / 2) from there on. Without a range both are
+    the same.
+    """
+
+    def error(estimate: Tensor) -> Tensor:
+        gap = estimate - returns.detach()
+        if huber_delta is None:
+            return 0.5 * gap**2
+        size = gap.abs()
+        return torch.where(size < huber_delta, 0.5 * gap**2, huber_delta * (size - 0.5 * huber_delta))
+
+    plain = error(values)
+    if cliprange is None:
+        return plain, plain
+    return plain, error(torch.clamp(values, old_values.detach() - cliprange, old_values.detach() + cliprange))
+
+
 def value_loss(
     values: Tensor,
     old_values: Tensor,
@@ -37,12 +59,8 @@ def value_loss(
     """
     valid = as_mask(mask)
     new, old, target = (zero_masked(full_precision(x), valid) for x in (values, old_values, returns))
-    error = (new - target.detach()) ** 2
-    clipped = error
-    if cliprange_value is not None:
-        near = torch.clamp(new, old.detach() - cliprange_value, old.detach() + cliprange_value)
-        clipped = (near - target.detach()) ** 2
-    loss = 0.5 * aggregate(torch.maximum(error, clipped), valid, aggregation, **counts)
+    error, clipped = clipped_value_error(new, old, target, cliprange_value)
+    loss = aggregate(torch.maximum(error, clipped), valid, aggregation, **counts)
     return loss, {
         "critic/vf_clipfrac": share(clipped > error, valid),
         "critic/vpred_mean": masked_mean(new.detach(), valid),
