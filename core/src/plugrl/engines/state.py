@@ -20,10 +20,10 @@ from plugrl.errors import PlugRLError
 RANDOM = "random/"
 """What the keys of random states begin with; they are of single ranks, all others of the whole engine."""
 
-_MIXER = 0x9E3779B97F4A7C15 - 2**64
-_SUM_BITS = 2**64
-_CHUNK = 2**20
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MIXER = 0x9E3779B1
+_SUM_BITS = 2**32
+_CHUNK = 2**18
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ def whole_pieces(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Piece]
 
 
 def checksums(pieces: Iterable[Piece]) -> dict[str, int]:
-    """Return a sum for each key; those of all ranks, added modulo 2**64, depend on the values alone, not on the cuts.
+    """Return a sum for each key; those of all ranks, added modulo 2**32, depend on the values alone, not on the cuts.
 
-    A change of any element changes the sum.
+    A change of any word of 32 bits or less changes the sum.
     """
     found: dict[str, int] = {}
     for piece in pieces:
@@ -154,29 +154,37 @@ def add_checksums(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _checksum(piece: Piece) -> int:
+    """Return the sum of the words, each times an odd number that belongs to its place in the whole tensor."""
     host = piece.tensor.detach().cpu().contiguous().reshape(-1)
     words = host.view(_WORDS[host.element_size()])
-    block, shape = piece.block, piece.spec.shape
-    table = _weights()
-    if block.sizes[1:] == shape[1:]:
+    per_element = () if host.element_size() <= 4 else (host.element_size() // 4,)
+    offsets = piece.block.offsets + (0,) * len(per_element)
+    sizes, shape = piece.block.sizes + per_element, piece.spec.shape + per_element
+    if sizes[1:] == shape[1:]:
         # Whole rows lie one after another in the whole tensor, which is cut at multiples of the table's length.
-        first, total, done = block.offsets[0] * math.prod(shape[1:]) if shape else 0, 0, 0
-        while done < words.numel():
-            chunk, place = divmod(first + done, _CHUNK)
-            part = words[done : done + _CHUNK - place]
-            total += int((table[place : place + part.numel()] * part).sum()) * (chunk * _MIXER | 1)
-            done += part.numel()
-        return total
+        first = offsets[0] * math.prod(shape[1:]) if shape else 0
+        return _sum_of_run(words, first)
     places = torch.zeros((), dtype=torch.int64)
-    for dim, (offset, size) in enumerate(zip(block.offsets, block.sizes, strict=True)):
+    for dim, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
         step = math.prod(shape[dim + 1 :])
         places = places.unsqueeze(-1) + torch.arange(offset, offset + size) * step
     places = places.reshape(-1)
-    weights = table[places % _CHUNK] * (places // _CHUNK * _MIXER).bitwise_or_(1)
-    return int((weights * words).sum())
+    weights = _weights()[places % _CHUNK] * (places // _CHUNK * _MIXER).bitwise_or_(1).to(torch.int32)
+    return int(torch.dot(weights, words.to(torch.int32)))
+
+
+def _sum_of_run(words: torch.Tensor, first: int) -> int:
+    """Return the sum of words that lie at ``first`` and behind it; numbers of 32 bits wrap around, here and there."""
+    table, total, done = _weights(), 0, 0
+    while done < words.numel():
+        chunk, place = divmod(first + done, _CHUNK)
+        part = words[done : done + _CHUNK - place]
+        total += int(torch.dot(table[place : place + part.numel()], part.to(torch.int32))) * (chunk * _MIXER | 1)
+        done += part.numel()
+    return total
 
 
 @functools.cache
 def _weights() -> torch.Tensor:
-    """Return odd numbers for the places in a chunk; 64-bit numbers wrap around."""
-    return torch.arange(_CHUNK).mul_(_MIXER).bitwise_or_(1)
+    """Return odd numbers for the places in a chunk."""
+    return torch.arange(_CHUNK).mul_(_MIXER).bitwise_or_(1).to(torch.int32)

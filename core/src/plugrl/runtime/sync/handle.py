@@ -13,6 +13,7 @@ from collections.abc import Collection
 from plugrl.errors import WeightSyncError
 from plugrl.runtime.sync.base import Received, ReceiverEnd, SenderEnd, SyncReport, WeightSyncer
 from plugrl.runtime.sync.image import ImageReader, ImageWriter, Layout
+from plugrl.runtime.sync.lookout import Lookout
 from plugrl.runtime.sync.meeting import PeerClient, PeerServer
 from plugrl.runtime.sync.route import WeightRoute
 from plugrl.runtime.sync.source import WeightSource, specs_of
@@ -46,7 +47,7 @@ class HandleSender(SenderEnd):
 
     def __init__(self, route: WeightRoute) -> None:
         super().__init__(route)
-        self._server = PeerServer(route.socket_path, route.local, route.timeout_s)
+        self._server = PeerServer(route.socket_path, route.local, route.timeout_s, lookout=Lookout(route))
         self._images: dict[int, ImageWriter] = {}
         self._held: dict[int, set[int]] = {index: set() for index in route.local}
         self._next = 0
@@ -56,19 +57,19 @@ class HandleSender(SenderEnd):
         if source.specs is None:
             tensors = list(source.tensors)
             source = WeightSource(tensors=tensors, frozen=source.frozen, specs=specs_of(tensors))
-        source = source.cast(self.route.dtype)
         assert source.specs is not None
+        specs = tuple(spec.cast(self.route.dtype) for spec in source.specs)
         self._server.gather()
         self._server.post({"kind": "begin", "version": version, "images": sorted(self._images)})
         self._held |= {index: set(answer["held"]) for index, answer in self._server.answers().items()}
-        image = self._free_image(Layout(source.specs))
+        image = self._free_image(Layout(specs))
         copied, payload = self._write(image, source, version)
         self._offer(image, version)
         for index in self._server.answers():
             self._held[index].add(image.number)
         self._server.commit()
         return SyncReport(
-            kind=self.route.kind, version=version, tensors=copied, of=len(source.specs), payload_bytes=payload
+            kind=self.route.kind, version=version, tensors=copied, of=len(specs), payload_bytes=payload
         )
 
     def _free_image(self, layout: Layout) -> ImageWriter:
@@ -86,7 +87,10 @@ class HandleSender(SenderEnd):
         return chosen
 
     def _write(self, image: ImageWriter, source: WeightSource, version: int) -> tuple[int, int]:
-        """Copy the weights into the image and seal it; returns how many tensors were copied, and their bytes."""
+        """Copy the weights into the image and seal it; returns how many tensors were copied, and their bytes.
+
+        The copy casts: a cast before it would be one more pass over the memory.
+        """
         before = image.version
         image.open()
         missing = dict(image.tensors)
@@ -131,7 +135,9 @@ class HandleReceiver(ReceiverEnd):
 
     def __init__(self, route: WeightRoute, index: int) -> None:
         super().__init__(route, index)
-        self._client = PeerClient(route.socket_path, index, route.timeout_s, lambda peer: self._keep(()))
+        self._client = PeerClient(
+            route.socket_path, index, route.timeout_s, lambda peer: self._keep(()), Lookout(route)
+        )
         self._readers: dict[int, ImageReader] = {}
         self._held: list[int] = []
 
