@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plugrl.config.schema.base import Section
+from plugrl.config.section import Section
 
 
 class EnvParams(Section):
@@ -21,3 +21,15 @@ class EnvParams(Section):
 
     ignore_terminations: bool = False
     """Go on after the task ended an episode, until the time runs out; success is recorded all the same."""
+
+    processes: int = Field(0, ge=0)
+    """Simulator processes that the scenes are spread over, watched and restarted; 0 simulates in the caller."""
+
+    start_timeout_s: float = Field(180.0, gt=0)
+    """Seconds in which a simulator process must have built its scenes."""
+
+    step_timeout_s: float = Field(120.0, gt=0)
+    """Seconds in which a simulator process must have carried out a chunk or a reset; then it counts as hung."""
+
+    max_failures: int = Field(3, ge=1)
+    """Failures in a row of one simulator process after which the run stops with their causes."""

@@ -26,11 +26,15 @@ def check_env(key: Any, value: Any) -> None:
 ENVS: Registry[Callable[..., VecEnv]] = Registry("env", check=check_env)
 
 
-def register_env(name: str, *, force: bool = False, summary: str = "") -> Callable[[F], F]:
-    """Return a decorator for a VecEnv class or a function that builds one. Raises DuplicateRegistration."""
+def register_env(name: str, *, schema: Any = None, force: bool = False, summary: str = "") -> Callable[[F], F]:
+    """Return a decorator for a VecEnv class or a function that builds one. Raises DuplicateRegistration.
+
+    ``schema`` is the pydantic model of its settings, a subclass of :class:`plugrl.envs.config.EnvParams`, which it is
+    called with; without one it gets an EnvParams.
+    """
 
     def decorate(value: F) -> F:
-        ENVS.register(name, value, force=force, summary=summary)
+        ENVS.register(name, value, force=force, summary=summary, meta={"schema": schema})
         return value
 
     return decorate

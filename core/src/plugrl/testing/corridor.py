@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,3 +58,62 @@ class Corridor(EpisodicEnv):
 def corridor(num_envs: int, **settings: Any) -> Corridor:
     """Return a corridor with the given settings of EnvParams."""
     return Corridor(EnvParams(num_envs=num_envs, **settings))
+
+
+class FaultyCorridor(Corridor):
+    """The corridor that does what the first action, or the seed, of any scene says, when it is one of FAULTS."""
+
+    def __init__(self, params: EnvParams) -> None:
+        super().__init__(params)
+        print("the simulator is there", flush=True)
+
+    def begin_scenes(self, indices: NDArray[np.int64], seeds: Sequence[int]) -> None:
+        """Fail where a seed says so."""
+        for seed in seeds:
+            FAULTS.get(seed, _nothing)()
+        super().begin_scenes(indices, seeds)
+
+    def advance_scenes(self, actions: NDArray[np.float32], active: NDArray[np.bool_]) -> SceneOutcome:
+        """Fail where an action says so."""
+        for action in actions[active, 0].tolist():
+            FAULTS.get(int(action), _nothing)()
+        return super().advance_scenes(actions, active)
+
+    def expert_scenes(self) -> NDArray[np.float32]:
+        """Half the way to the goal."""
+        return ((3.5 - self.position[:, None]) / 2).astype(np.float32)
+
+    def render_scene(self, index: int) -> NDArray[np.uint8]:
+        """A picture in the shade of the position."""
+        return np.full((4, 6, 3), int(self.position[index] * 10), dtype=np.uint8)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _raise() -> None:
+    raise ArithmeticError("the joint is unstable")
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(0.05)
+
+
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _exit() -> None:
+    print("the simulator gives up", flush=True)
+    os._exit(3)
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+RAISE, HANG, STOP, EXIT, KILL = 1001, 1002, 1003, 1004, 1005
+FAULTS = {RAISE: _raise, HANG: _hang, STOP: _stop, EXIT: _exit, KILL: _kill}
+"""Action or seed -> what the simulator then does."""
