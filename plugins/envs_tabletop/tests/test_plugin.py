@@ -1,0 +1,27 @@
+"""The manifest, the settings' weight, and the conformance kit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from plugrl_envs_tabletop.plugin import plugin
+
+
+def test_manifest_declares_the_environment() -> None:
+    assert [entry.name for entry in plugin.envs] == ["tabletop"]
+
+
+def test_manifest_and_settings_import_nothing_heavy() -> None:
+    code = (
+        "import sys, plugrl_envs_tabletop.plugin, plugrl_envs_tabletop.config;"
+        "print([name for name in ('torch', 'transformers', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_environment_needs_no_torch_to_be_built() -> None:
+    code = "import sys, plugrl_envs_tabletop.env; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"
