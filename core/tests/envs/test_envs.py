@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugrl.envs.registry import ENVS, get_env, register_env
-from plugrl.errors import NotRegistered, PluginError, PlugRLError, UnsupportedCapability, UserError
+from plugrl.errors import ConfigError, NotRegistered, PluginError, PlugRLError, UnsupportedCapability, UserError
 
 torch = pytest.importorskip("torch")
 
-from plugrl.envs import VecEnv  # noqa: E402
+from plugrl.envs import VecEnv, make_env  # noqa: E402
 from plugrl.envs.episodes import SEED_LIMIT, next_seed  # noqa: E402
 from plugrl.testing.corridor import Corridor, corridor  # noqa: E402
 
@@ -168,6 +168,14 @@ def test_misuse_is_one_message() -> None:
 
 
 # --------------------------------------------------------------------- the registry
+def test_an_environment_is_made_from_plain_settings() -> None:
+    with ENVS.temporary():
+        register_env("corridor")(Corridor)
+        assert make_env("corridor", {"num_envs": 3, "max_episode_steps": 5}).max_episode_steps == 5
+        with pytest.raises(ConfigError, match="num_envs: .*greater.*; colour: .*It has the keys num_envs, "):
+            make_env("corridor", {"num_envs": 0, "colour": 1})
+
+
 def test_environments_are_found_by_name() -> None:
     with ENVS.temporary():
         register_env("corridor")(Corridor)

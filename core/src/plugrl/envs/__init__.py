@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from plugrl.envs.base import ChunkResult, EpisodeRecord, StepResult, VecEnv
     from plugrl.envs.config import EnvParams
     from plugrl.envs.episodic import EpisodicEnv
+    from plugrl.envs.factory import make_env
 
 _LAZY = {
     "ChunkResult": "plugrl.envs.base",
@@ -19,6 +20,7 @@ _LAZY = {
     "EpisodicEnv": "plugrl.envs.episodic",
     "StepResult": "plugrl.envs.base",
     "VecEnv": "plugrl.envs.base",
+    "make_env": "plugrl.envs.factory",
 }
 __all__ = [
     "ChunkResult",
@@ -28,6 +30,7 @@ __all__ = [
     "StepResult",
     "VecEnv",
     "get_env",
+    "make_env",
     "register_env",
 ]
 

@@ -45,6 +45,7 @@ class Simulator:
     def __init__(self, name: str, build: Callable[[Any], Any], params: EnvParams,
                  environment: Mapping[str, str]) -> None:  # fmt: skip
         self.name = name
+        recipe = Hello(tuple(sys.path), _recipe(build, params))
         self.memory = SharedArrays()
         self._owner = os.getpid()
         self._log = tempfile.TemporaryFile()
@@ -52,7 +53,6 @@ class Simulator:
         ours, theirs = socket.socketpair()
         watched, self._lifeline = os.pipe()
         ends = (theirs.fileno(), self.memory.descriptor, watched)
-        recipe = Hello(tuple(sys.path), pickle.dumps((build, params)))
         self._wire = Wire(ours, self.is_alive)
         try:
             self._process = subprocess.Popen(
@@ -168,6 +168,16 @@ class Simulator:
         self._lifeline = -1
         self.memory.close()
         self._log.close()
+
+
+def _recipe(build: Callable[[Any], Any], params: EnvParams) -> bytes:
+    try:
+        return pickle.dumps((build, params))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"{build!r} cannot be built in a simulator process ({errors.one_line(error)}). It must be a class or a "
+            "function at the top of an importable module."
+        ) from error
 
 
 def end_all(simulators: list[Simulator], grace_s: float = _CLOSE_S) -> None:
