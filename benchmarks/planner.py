@@ -13,11 +13,11 @@ Search time: three stages profiled on every number of devices, with one chunk an
 Noise: a plan for times that are wrong by up to +-x, each component by its own factor, is judged by the true times;
 regret is what it loses to the true best. The cases scale differently well with devices, so that all classes win some.
 
-Exits with 1 when a case differs or three stages over 4,096 devices with one chunk take over a second of processor time.
+Exits with 1 when a case differs or three stages over 4,096 devices take over a second of processor time.
 
     python benchmarks/planner.py [--cases 40] [--noise-cases 60] [--largest 4096] [--json FILE]
 
-`--cases 2000` takes about an hour.
+`--cases 2000` takes about a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def main() -> int:
         found = {"optimality": optimality, "one_best": kept, "search": search, "noise": noise}
         options.json.write_text(json.dumps(found, indent=2) + "\n")
     exact = all(row["equal"] == row["cases"] and row["broken"] == 0 for row in optimality)
-    quick = all(row["one_chunk_s"] <= SEARCH_LIMIT_S for row in search)
+    quick = all(max(row["one_chunk_s"], row["scarce_s"], row["five_chunks_s"]) <= SEARCH_LIMIT_S for row in search)
     return 0 if exact and quick else 1
 
 

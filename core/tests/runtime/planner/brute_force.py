@@ -10,9 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.int64]
+Cut = tuple[tuple[int, ...], ...]
 MODES = ("temporal", "spatial", "hybrid")
+
+
+class Ways(NamedTuple):
+    """All ways to run a phase of some components, a row each, in the order that decides ties of their times.
+
+    ``cuts`` are the cuts into stages and ``cut`` [W] says which one a way has; ``stage`` and ``devices`` [W, C] are
+    those of each component; ``chunk``, ``pipe`` (time of all chunks), ``need`` and ``kind`` are [W].
+    """
+
+    cuts: list[Cut]
+    cut: Numbers
+    stage: Numbers
+    devices: Numbers
+    chunk: Numbers
+    pipe: Numbers
+    need: Numbers
+
+    @property
+    def kind(self) -> Numbers:
+        """Whether there are several stages, and whether each has one component alone: what decides the class."""
+        kinds = [2 * (len(cut) > 1) + all(len(stage) == 1 for stage in cut) for cut in self.cuts]
+        return np.array(kinds, dtype=np.int64)[self.cut]
 
 
 class BruteForce:
@@ -28,7 +55,7 @@ class BruteForce:
         self.all = frozenset(range(len(self.components)))
         self.best: dict[str, tuple[Any, ...]] = {}
         self.capacity = case["capacity_mib"]
-        self.unloaded: dict[frozenset[int], list[dict[str, Any]]] = {}
+        self.every: dict[frozenset[int], Ways] = {}
         self.ways: dict[tuple[frozenset[int], frozenset[int]], list[dict[str, Any]]] = {}
 
     def result(self) -> dict[str, Any]:
@@ -45,19 +72,25 @@ class BruteForce:
         if done == self.all:
             self._consider(swapped, phases)
             return
+        time, held = sum(way["time"] for way in phases), sum(way["held"] for way in phases)
         for group in _subsets(self.all - done):
             if not group or any(not self.before[i] <= done | group for i in group):
                 continue
             for way in self._ways(group, swapped):
+                if not self.exhaustive and all(
+                    mode in self.best and time + way["time"] > self.best[mode][0] for mode in MODES
+                ):
+                    break  # the ways that follow take longer still
+                whole = held + way["held"]
                 taken = [*phases, way]
-                held = sum(other["held"] for other in taken)
-                if any(other["need"] + held - other["held"] > self.capacity for other in taken):
+                if any(other["need"] + whole - other["held"] > self.capacity for other in taken):
                     continue
                 if self.exhaustive or not self._is_slower(taken, done | group):
                     self._extend(swapped, done | group, taken)
 
     def _is_slower(self, phases: list[dict[str, Any]], done: frozenset[int]) -> bool:
         """Whether the plan is slower already than the best of every class that it can still be in."""
+        possible: tuple[str, ...]
         if len(phases) == 1 and done == self.all:
             possible = MODES
         else:
@@ -112,69 +145,101 @@ class BruteForce:
         """Every way to run a phase, the best first."""
         out = group & swapped
         if (group, out) not in self.ways:
-            if group not in self.unloaded:
-                self.unloaded[group] = [way for way in self._every_way(group) if way["need"] <= self.capacity]
-            ways = [self._with_loading(way, out) for way in self.unloaded[group]]
-            ways.sort(key=lambda way: (way["time"], sum(way["devices"]), way["vector"]))
-            self.ways[group, out] = ways if self.exhaustive else _not_worse(ways)
+            if group not in self.every:
+                self.every[group] = self._every_way(sorted(group))
+            self.ways[group, out] = self._in_order(self.every[group], sorted(group), out)
         return self.ways[group, out]
 
-    def _every_way(self, group: frozenset[int]) -> Iterator[dict[str, Any]]:
-        for stages in _cuts(sorted(group)):
-            if len(stages) == 1 and len(group) > 1:
-                continue
+    def _in_order(self, ways: Ways, group: list[int], out: frozenset[int]) -> list[dict[str, Any]]:
+        """The ways with what loading takes, the best first."""
+        load, unload = (self._most(ways, group, key, out) for key in ("onload_us", "offload_us"))
+        held = self._most(ways, group, "resident_mib", self.all - out)
+        time = load + ways.pipe + unload
+        order = np.argsort(time, kind="stable")
+        kept = order.tolist() if self.exhaustive else _not_worse(order, ways.kind, held, ways.need)
+        return [self._way(ways, group, w, int(time[w]), int(held[w])) for w in kept]
+
+    def _way(self, ways: Ways, group: list[int], w: int, time: int, held: int) -> dict[str, Any]:
+        stages = ways.cuts[ways.cut[w]]
+        devices = tuple(int(ways.devices[w, group.index(stage[0])]) for stage in stages)
+        need, chunk = int(ways.need[w]), int(ways.chunk[w])
+        return {"stages": stages, "devices": devices, "chunk": chunk, "time": time, "held": held, "need": need}
+
+    def _every_way(self, group: list[int]) -> Ways:
+        """Every cut into stages with every chunk, and all numbers of devices that fit into the memory there is."""
+        cuts: list[Cut] = []
+        parts: list[tuple[Numbers, ...]] = []
+        for stages in _cuts(group):
             order = _sorted_stages(stages, self.edges)
-            if order is None:
+            if order is None or len(stages) == 1 and len(group) > 1:
                 continue
+            stage_of = np.array([next(s for s, stage in enumerate(stages) if i in stage) for i in group])
             for chunk in self.case["chunks"]:
-                for devices in product(range(1, self.case["devices"] + 1), repeat=len(stages)):
-                    if sum(devices) <= self.case["devices"] and self._is_profiled(stages, devices, chunk):
-                        yield self._way(stages, order, chunk, devices)
+                devices = self._devices(stages, chunk)
+                need, pipe = self._need(stages, chunk, devices), self._pipe(stages, order, chunk, devices)
+                devices, pipe, need = (column[need <= self.capacity] for column in (devices, pipe, need))
+                same = (np.full(len(need), value, dtype=np.int64) for value in (len(cuts), chunk))
+                stage = np.tile(stage_of, (len(need), 1))
+                parts.append((*same, stage, devices[:, stage_of], devices.sum(1), pipe, need))
+            cuts.append(stages)
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        cut, chunks, stage, devices, used, pipe, need = columns
+        vector = [column for c in range(len(group)) for column in (stage[:, c], devices[:, c], -chunks)]
+        first = np.lexsort((*reversed(vector), used))
+        return Ways(cuts, *(column[first] for column in (cut, stage, devices, chunks, pipe, need)))
 
-    def _is_profiled(self, stages: Any, devices: Any, chunk: int) -> bool:
-        return all(
-            str(chunk) in self.components[i]["time_us"].get(str(n), {})
-            for stage, n in zip(stages, devices, strict=True)
-            for i in stage
-        )
+    def _devices(self, stages: Cut, chunk: int) -> Numbers:
+        """Every number of devices for each stage that was profiled and that there is: [ways, stages]."""
+        most = self.case["devices"]
+        profiled = [
+            [n for n in range(1, most + 1) if all(self._is_profiled(i, n, chunk) for i in stage)] for stage in stages
+        ]
+        grid = np.stack(np.meshgrid(*(np.array(row, dtype=np.int64) for row in profiled), indexing="ij"), axis=-1)
+        devices = grid.reshape(-1, len(stages))
+        return devices[devices.sum(axis=1) <= most]
 
-    def _way(self, stages: Any, order: list[int], chunk: int, devices: Any) -> dict[str, Any]:
-        m = str(chunk)
-        need = []
-        for stage, n in zip(stages, map(str, devices), strict=True):
+    def _is_profiled(self, i: int, n: int, chunk: int) -> bool:
+        return str(chunk) in self.components[i]["time_us"].get(str(n), {})
+
+    def _most(self, ways: Ways, group: list[int], key: str, counted: frozenset[int]) -> Numbers:
+        """The largest sum that a stage has of a row of its components, those that count: [ways]."""
+        sums = np.zeros((len(ways.need), len(group)), dtype=np.int64)
+        for c, i in enumerate(group):
+            if i in counted:
+                sums[np.arange(len(sums)), ways.stage[:, c]] += self._row(self.components[i][key])[ways.devices[:, c]]
+        return sums.max(axis=1)
+
+    def _need(self, stages: Cut, chunk: int, devices: Numbers) -> Numbers:
+        """The most memory that a stage takes on each of its devices: [ways]."""
+        needs = []
+        for stage, n in zip(stages, devices.T, strict=True):
             mine = [self.components[i] for i in stage]
-            need.append(sum(c["resident_mib"][n] for c in mine) + max(c["work_mib"][n][m] for c in mine))
-        where = {i: (s, devices[s], -chunk) for s, stage in enumerate(stages) for i in stage}
-        return {
-            "stages": stages,
-            "devices": devices,
-            "chunk": chunk,
-            "pipe": self._pipe(stages, order, chunk, devices),
-            "need": max(need),
-            "vector": tuple(where[i] for i in sorted(where)),
-            "kind": (len(stages) > 1, all(len(stage) == 1 for stage in stages)),
-        }
+            work = np.max([self._column(c["work_mib"], chunk)[n] for c in mine], axis=0)
+            needs.append(sum(self._row(c["resident_mib"])[n] for c in mine) + work)
+        return np.max(needs, axis=0)
 
-    def _with_loading(self, way: dict[str, Any], out: frozenset[int]) -> dict[str, Any]:
-        load, unload, held = [], [], []
-        for stage, n in zip(way["stages"], map(str, way["devices"]), strict=True):
-            load.append(sum(self.components[i]["onload_us"][n] for i in stage if i in out))
-            unload.append(sum(self.components[i]["offload_us"][n] for i in stage if i in out))
-            held.append(sum(self.components[i]["resident_mib"][n] for i in stage if i not in out))
-        return {**way, "time": max(load) + way["pipe"] + max(unload), "held": max(held)}
+    def _column(self, table: dict[str, dict[str, int]], chunk: int) -> Numbers:
+        return self._row({n: row[str(chunk)] for n, row in table.items() if str(chunk) in row})
 
-    def _pipe(self, stages: Any, order: list[int], chunk: int, devices: Any) -> int:
-        """The finish time of the last chunk: a stage begins one when it and those that feed it are done."""
+    def _row(self, row: dict[str, int]) -> Numbers:
+        """A row of a table by number of devices; what it does not hold is never asked for."""
+        found = np.zeros(self.case["devices"] + 1, dtype=np.int64)
+        for n, value in row.items():
+            found[int(n)] = value
+        return found
+
+    def _pipe(self, stages: Cut, order: list[int], chunk: int, devices: Numbers) -> Numbers:
+        """The finish time of the last chunk, [ways]: a stage begins one when it and those that feed it are done."""
         times = [
-            sum(self.components[i]["time_us"][str(n)][str(chunk)] for i in stage)
-            for stage, n in zip(stages, devices, strict=True)
+            sum(self._column(self.components[i]["time_us"], chunk)[n] for i in stage)
+            for stage, n in zip(stages, devices.T, strict=True)
         ]
         feeds = [[q for q in order if q != s and self._feeds(stages[q], stages[s])] for s in range(len(stages))]
-        finish = [0] * len(stages)
+        finish = [np.zeros(len(devices), dtype=np.int64) for _ in stages]
         for _ in range(self.case["items"] // chunk):
             for s in order:
-                finish[s] = max([finish[s], *(finish[q] for q in feeds[s])]) + times[s]
-        return max(finish)
+                finish[s] = np.max([finish[s], *(finish[q] for q in feeds[s])], axis=0) + times[s]
+        return np.max(finish, axis=0)
 
     def _feeds(self, first: tuple[int, ...], second: tuple[int, ...]) -> bool:
         return any((u, v) in self.edges for u in first for v in second)
@@ -190,12 +255,13 @@ class BruteForce:
         return "memory" if mode in roomy.best else "profile"
 
 
-def _not_worse(ways: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    kept: list[dict[str, Any]] = []
-    for way in ways:
-        same = [other for other in kept if other["kind"] == way["kind"]]
-        if not any(other["held"] <= way["held"] and other["need"] <= way["need"] for other in same):
-            kept.append(way)
+def _not_worse(order: Numbers, kind: Numbers, held: Numbers, need: Numbers) -> list[int]:
+    """The ways, from the best to the worst, that no better one of their kind equals in memory."""
+    kept: list[int] = []
+    while len(order):
+        kept.append(int(order[0]))
+        first = kept[-1]
+        order = order[(kind[order] != kind[first]) | (held[order] < held[first]) | (need[order] < need[first])]
     return kept
 
 

@@ -37,10 +37,10 @@ def test_the_enumeration_leaves_nothing_out(cases: Any, brute_force: Any) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(80))
+@pytest.mark.parametrize("block", range(200))
 def test_random_cases_equal_the_enumeration(cases: Any, brute_force: Any, block: int) -> None:
     components, devices = ((3, 16), (3, 16), (4, 12), (5, 8))[block % 4]
-    for seed in range(10_000 + 25 * block, 10_025 + 25 * block):
+    for seed in range(10_000 + 10 * block, 10_010 + 10 * block):
         case = cases.random_case(seed, components=components, devices=devices, chunks=2)
         assert solve(case) == brute_force(case).result(), f"seed {seed}, {components} components, {devices} devices"
 
@@ -155,10 +155,13 @@ def large_case(devices: int) -> dict[str, Any]:
 
 def test_three_stages_over_4096_devices_are_planned_within_a_second() -> None:
     case = large_case(4096)
-    begin = time.process_time()
-    found = solve(case)
-    # Processor time, three times the bound: the machine has other work.
-    assert time.process_time() - begin < 3
+    taken = []
+    for _ in range(2):
+        begin = time.process_time()
+        found = solve(case)
+        taken.append(time.process_time() - begin)
+    # Processor time, of the better run: the machine has other work.
+    assert min(taken) < 1
     assert found["by_mode"]["spatial"]["time_us"] < found["by_mode"]["hybrid"]["time_us"]
     assert evaluate(case, found["by_mode"]["spatial"])["time_us"] == found["by_mode"]["spatial"]["time_us"]
 

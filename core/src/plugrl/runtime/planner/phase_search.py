@@ -52,12 +52,12 @@ class Slack:
     need: int
 
     @classmethod
-    def beside(cls, case: Case, group: int) -> Slack:
+    def beside(cls, tables: Tables, group: int) -> Slack:
         """Return what components outside of ``group`` surely leave, whatever is chosen for them."""
-        others = [component for i, component in enumerate(case.components) if not group >> i & 1]
-        resident = sum(max(component.resident_mib.values(), default=0) for component in others)
-        work = max((max(row.values(), default=0) for c in others for row in c.work_mib.values()), default=0)
-        return cls(held=case.capacity_mib - resident - work, need=case.capacity_mib - resident)
+        others = [i for i in range(len(tables.case.components)) if not group >> i & 1]
+        resident = sum(tables.most_resident[i] for i in others)
+        work = max((tables.most_work[i] for i in others), default=0)
+        return cls(held=tables.case.capacity_mib - resident - work, need=tables.case.capacity_mib - resident)
 
 
 def phase_choices(tables: Tables, group: int, shapes: Sequence[Shape], *, is_whole: bool) -> list[PhaseChoice]:
@@ -68,7 +68,7 @@ def phase_choices(tables: Tables, group: int, shapes: Sequence[Shape], *, is_who
         shapes: the cuts into stages to choose from.
         is_whole: the phase is the whole iteration, so that only the best choice counts and nothing is ever swapped.
     """
-    slack = Slack.beside(tables.case, group)
+    slack = Slack.beside(tables, group)
     found: list[PhaseChoice] = []
     border = Staircase()
     for choice in _in_order(tables, group, shapes, border, slack, is_whole):
@@ -99,7 +99,7 @@ def _runs(
     tables: Tables, group: int, shapes: Sequence[Shape], slack: Slack, is_whole: bool
 ) -> Iterator[_Run]:
     case = tables.case
-    resident = sum(max(case.components[i].resident_mib.values(), default=0) for i in members(group))
+    resident = sum(tables.most_resident[i] for i in members(group))
     swaps = [0] if is_whole or resident <= slack.held else list(_subsets(group))
     for shape in shapes:
         for chunk in case.chunks:

@@ -148,7 +148,7 @@ class _Search:
 
     def _kept(self, labels: list[_Label], group: int) -> list[_Label]:
         """Return the labels that no other one replaces, in the order of their key."""
-        slack = Slack.beside(self._case, group)
+        slack = Slack.beside(self._tables, group)
         border = Staircase()
         kept = []
         for label in sorted(labels, key=lambda label: label.key):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate, islice
-from operator import add, gt, le, lt, sub
+from operator import add, ge, gt, le, lt, ne, sub
 
 from plugrl.runtime.planner.case import Case
 from plugrl.runtime.planner.graph import members
@@ -35,14 +36,21 @@ class StageTable:
     least_need: Column
 
 
-
 class Tables:
-    """The tables of the stages of a case, each made once."""
+    """The tables of the stages of a case, each made once.
+
+    ``most_resident`` and ``most_work`` are the largest entries of each component.
+    """
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self._tables: dict[tuple[int, int, int], StageTable | None] = {}
         self._profiles: dict[tuple[int, int], _Profile] = {}
+        self.most_resident = [max(component.resident_mib.values(), default=0) for component in case.components]
+        self.most_work = [
+            max((max(row.values(), default=0) for row in component.work_mib.values()), default=0)
+            for component in case.components
+        ]
 
     def get(self, stage: int, chunk: int, swapped: int) -> StageTable | None:
         """Return the choices for a stage that fit the capacity, None if there are none.
@@ -59,7 +67,9 @@ class Tables:
 
     def _make(self, stage: int, chunk: int, swapped: int) -> StageTable | None:
         profiles = [self._profile(i, chunk) for i in members(stage)]
-        devices = device_choices(self.case, stage, chunk)
+        devices = profiles[0].devices
+        if any(profile.devices != devices for profile in profiles):
+            devices = device_choices(self.case, stage, chunk)
         profiles = [profile.at(devices) for profile in profiles]
         out = [profile for i, profile in zip(members(stage), profiles, strict=True) if swapped >> i & 1]
         resident = _total([profile.resident for profile in profiles], devices)
@@ -78,7 +88,8 @@ class Tables:
         if not columns[0]:
             return None
         devices, *values = _without_dominated(columns)
-        return StageTable(devices, *values, *(list(accumulate(column, min)) for column in values))
+        least = (column if _never_rises(column) else list(accumulate(column, min)) for column in values)
+        return StageTable(devices, *values, *least)
 
     def _profile(self, i: int, chunk: int) -> _Profile:
         if (i, chunk) not in self._profiles:
@@ -134,11 +145,15 @@ def _total(columns: list[list[int]], like: list[int]) -> list[int]:
     """Add columns; zeros, as long as ``like``, where there are none."""
     if not columns:
         return [0] * len(like)
-    return columns[0] if len(columns) == 1 else list(map(sum, zip(*columns, strict=True)))
+    return reduce(lambda first, second: list(map(add, first, second)), columns)
 
 
 def _select(columns: list[list[int]], rows: list[int]) -> list[list[int]]:
     return [[column[row] for row in rows] for column in columns]
+
+
+def _never_rises(column: list[int]) -> bool:
+    return all(map(ge, column, islice(column, 1, None)))
 
 
 def _without_dominated(columns: list[list[int]]) -> list[list[int]]:
@@ -147,6 +162,9 @@ def _without_dominated(columns: list[list[int]]) -> list[list[int]]:
     if all(map(gt, time, islice(time, 1, None))):
         return columns
     values = list(zip(*columns[1:], strict=True))
+    if all(map(_never_rises, columns[1:])):
+        changed = map(ne, values, islice(values, 1, None))
+        return _select(columns, [0, *(row for row, is_other in enumerate(changed, 1) if is_other)])
     lowest = values[0]
     kept = [0]
     for row, value in enumerate(values[1:], 1):
