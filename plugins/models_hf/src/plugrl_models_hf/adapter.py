@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from plugrl.config.schema.model import ADAPTER_CONFIG, LoraConfig
+from plugrl.config.schema.model import ADAPTER_CONFIG, LoraConfig, ModelConfig
 from plugrl.errors import CheckpointError, ConfigError, MissingDependency, one_of
 from plugrl_models_hf.adapter_files import PART_A, PART_B, PREFIX, merged_weight, read_config, read_tensors, scale_of
-from plugrl_models_hf.config import CausalLMConfig
 
 if TYPE_CHECKING:
     import peft
@@ -48,7 +46,7 @@ _TOLD_OTHERWISE = (".*tie_word_embeddings", "fan_in_fan_out is set to False")
 class Adapter:
     """The adapter of ``model``: what its parameters are called, and what the model is with it and without it."""
 
-    def __init__(self, model: PreTrainedModel, config: peft.LoraConfig, base: str | None) -> None:
+    def __init__(self, model: torch.nn.Module, config: peft.LoraConfig, base: str | None) -> None:
         from peft.tuners.lora import LoraLayer
         from peft.utils import ModulesToSaveWrapper
 
@@ -159,7 +157,7 @@ class Adapter:
 
 
 def attach(
-    model: PreTrainedModel, cfg: CausalLMConfig, targets: Sequence[str], *, task: str, heads: Sequence[str] = ()
+    model: torch.nn.Module, cfg: ModelConfig, targets: Sequence[str], *, task: str | None, heads: Sequence[str] = ()
 ) -> Adapter:
     """Freeze ``model`` and give it the adapter that ``cfg.lora`` describes; its matrices are fp32.
 
@@ -200,17 +198,18 @@ def attach(
     return adapter
 
 
-def base_of(cfg: CausalLMConfig) -> str | None:
+def base_of(cfg: ModelConfig) -> str | None:
     """Return where the frozen weights lie, as it is written into the adapter's files: absolute where it is a path."""
     if cfg.path is None:
         return None
-    text = cfg.path if cfg.gguf_file is None else f"{cfg.path}/{cfg.gguf_file}"
+    file = getattr(cfg, "gguf_file", None)
+    text = cfg.path if file is None else f"{cfg.path}/{file}"
     path = os.path.expanduser(text)
     return os.path.abspath(path) if os.path.exists(path) else text
 
 
 def _new(
-    peft: Any, model: PreTrainedModel, lora: LoraConfig, targets: Sequence[str], task: str, heads: Sequence[str]
+    peft: Any, model: torch.nn.Module, lora: LoraConfig, targets: Sequence[str], task: str | None, heads: Sequence[str]
 ) -> peft.LoraConfig:
     wanted = lora.target_modules if lora.target_modules is not None else tuple(targets)
     if not wanted:
@@ -244,7 +243,7 @@ def _stored(peft: Any, lora: LoraConfig, heads: Sequence[str]) -> peft.LoraConfi
     return config
 
 
-def _check_names(model: PreTrainedModel, wanted: Sequence[str]) -> None:
+def _check_names(model: torch.nn.Module, wanted: Sequence[str]) -> None:
     paths = [path for path, _ in model.named_modules()]
     lost = [name for name in wanted if not any(path == name or path.endswith(f".{name}") for path in paths)]
     if len(lost) == len(wanted):
@@ -253,7 +252,7 @@ def _check_names(model: PreTrainedModel, wanted: Sequence[str]) -> None:
         _log.warning("model.lora.target_modules: the model has no %s; the others get an adapter", one_of(lost))
 
 
-def _check_whole(model: PreTrainedModel, names: Sequence[str]) -> None:
+def _check_whole(model: torch.nn.Module, names: Sequence[str]) -> None:
     paths = [path for path, _ in model.named_modules() if path]
     for name in names:
         if not any(path == name or path.endswith(f".{name}") for path in paths):
@@ -272,11 +271,11 @@ def _is_product(layer: torch.nn.Module) -> bool:
     return isinstance(layer, torch.nn.Linear | Conv1D)
 
 
-def _linear_hint(model: PreTrainedModel) -> str:
+def _linear_hint(model: torch.nn.Module) -> str:
     return f"Its linear layers are {one_of(linear_names(model))}."
 
 
-def _tied_modules(model: PreTrainedModel) -> dict[str, set[str]]:
+def _tied_modules(model: torch.nn.Module) -> dict[str, set[str]]:
     """Map each module that shares a parameter to all modules that share it."""
     owners: dict[int, set[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

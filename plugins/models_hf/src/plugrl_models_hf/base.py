@@ -26,7 +26,7 @@ class HFPolicy(BasePolicy):
     """A policy around one Hugging Face model; parameters are published under the names of its checkpoints."""
 
     def __init__(
-        self, model: PreTrainedModel, processor: HFTextProcessor | None = None, adapter: Adapter | None = None
+        self, model: Any, processor: HFTextProcessor | None = None, adapter: Adapter | None = None
     ) -> None:
         super().__init__()
         self.model = model
@@ -131,9 +131,9 @@ def with_adapter(
     return attach(model, cfg, lora_targets(model), task=task, heads=heads) if cfg.lora.is_trained else None
 
 
-def tied_duplicates(model: PreTrainedModel) -> frozenset[str]:
+def tied_duplicates(model: torch.nn.Module) -> frozenset[str]:
     """Return the names of parameters that are another parameter's tensor and do not stand in checkpoints."""
-    declared = set(model.all_tied_weights_keys)
+    declared = set(getattr(model, "all_tied_weights_keys", ()))
     groups: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         groups.setdefault(id(parameter), []).append(name)

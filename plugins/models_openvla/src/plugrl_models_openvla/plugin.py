@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from plugrl.plugins import PLUGIN_API, Plugin
+from plugrl.plugins import PLUGIN_API, ModelEntry, Plugin
 
 plugin = Plugin(
     name="models_openvla",
     api=PLUGIN_API,
     requires_core=">=0.1,<0.2",
     summary="OpenVLA and OpenVLA-OFT: policies that act from camera images and an instruction",
+    models=(
+        ModelEntry(
+            model_type="openvla",
+            category="embodied",
+            target="plugrl_models_openvla.policy:build_openvla",
+            schema="plugrl_models_openvla.config:OpenVLAConfig",
+            example="plugrl_models_openvla.example:openvla",
+            summary="OpenVLA: actions as tokens, one after the other",
+        ),
+    ),
 )

@@ -90,6 +90,9 @@ class PromptEncoder:
                 ids.append(self.space_id)
             if len(self._known) >= _MEMORY:
                 self._known.clear()
+            unknown = getattr(self.tokenizer, "unk_token_id", None)
+            if unknown is not None and unknown in ids:
+                raise DataError(f"the tokenizer has no token for a word of this instruction: {task!r}.")
             found = self._known[task] = (self.bos_id, *ids)
         return found
 
