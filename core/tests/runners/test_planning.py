@@ -15,6 +15,7 @@ from plugrl.errors import ConfigError
 from plugrl.metric import Metric
 from plugrl.rewards.base import RewardResult
 from plugrl.rollouts.base import Completion
+from plugrl.runners.elastic import with_placements
 from plugrl.runners.flow_table import check_flow, stages_of
 from plugrl.runners.needs import Needs
 from plugrl.runners.plan_watch import PlanWatch, phase_seconds
@@ -22,7 +23,9 @@ from plugrl.runners.planning import profiling, space, verbs
 from plugrl.runners.planning.planner import case_of, check_made_for, plain, profile_dict, unmeasured, with_plan
 from plugrl.runners.planning.profiling import Measured, Profiler
 from plugrl.runners.planning.progress import Progress
-from plugrl.runners.planning.space import PlanSpace, edges_of, owners_of, plan_space
+from plugrl.runners.planning.space import PlanSpace, edges_of, plan_space
+from plugrl.runners.replanning import PlanFollower
+from plugrl.runners.rl_flow import owners_of
 from plugrl.runners.step import Step
 from plugrl.runtime.flow import FlowRecord, Item, Span, Stage
 from plugrl.runtime.placement import Node
@@ -31,9 +34,12 @@ from plugrl.runtime.planner import (
     Loading,
     Phase,
     Plan,
+    PlanArtefact,
     Point,
     Profile,
     artefact_from_dict,
+    case_from_profile,
+    collapse,
     make_artefact,
     plan_from_keys,
 )
@@ -321,19 +327,164 @@ def test_a_phase_lasts_until_the_next_one_works_on_a_device() -> None:
     assert phase_seconds(FlowRecord(), 2) == [0.0, 0.0]
 
 
-def test_a_run_logs_predicted_and_measured_and_says_once_when_to_plan_again(caplog: pytest.LogCaptureFixture) -> None:
-    artefact = planned(settings(), actor_s=1.0)
-    watch = PlanWatch(artefact)
+def watch_of(artefact: PlanArtefact) -> PlanWatch:
+    assert artefact.best is not None
+    return PlanWatch(collapse(artefact.case).case, artefact.best)
+
+
+def test_a_step_is_logged_beside_its_prediction_and_drift_is_found_after_five_steps() -> None:
+    watch = watch_of(planned(settings(), actor_s=1.0))
     first, second = (time_us / 1e6 for time_us in watch.predicted_us)
-    with caplog.at_level(logging.WARNING):
-        for number in range(1, 9):
-            step = Step(number)
-            step.seconds["update_weights"] = 0.25
-            gone = first * (1.1 if number < 3 else 1.5)
-            watch.observe(step, record_of(("rollout", 0, 0, gone), ("actor", 1, gone, gone + second - 0.25)))
-    warned = [entry.getMessage() for entry in caplog.records]
-    assert len(warned) == 1 and warned[0].startswith("step 7: phase 0 took") and "plan again" in warned[0]
+    drifts = []
+    for number in range(1, 8):
+        step = Step(number)
+        step.seconds["update_weights"] = 0.25
+        gone = first * (1.1 if number < 3 else 1.5)
+        record = record_of(("rollout", 0, 0, gone - 0.1), ("driver", 0, gone - 0.1, gone),
+                           ("actor", 1, gone, gone + second - 0.25))  # fmt: skip
+        drifts.append(watch.observe(step, record, {"rollout": "rollout", "driver": "rollout", "actor": "actor"}))
+    assert drifts[:-1] == [None] * 6 and drifts[-1] is not None and drifts[-1].phase == 0
     assert step.metrics["perf/plan_phase_0_measured_s"] == pytest.approx(1.5 * first)
     assert step.metrics["perf/plan_phase_1_measured_s"] == pytest.approx(second), "the weights count with the actor"
     assert step.metrics["perf/plan_predicted_s"] == pytest.approx(first + second)
     assert step.metrics["perf/plan_error"] == pytest.approx((1.5 * first + second) / (first + second) - 1)
+    # Three devices sample, then one of them trains: the others have no work.
+    whole = first + second
+    assert step.metrics["perf/plan_bubble_predicted"] == pytest.approx(1 - (3 * first + second) / (3 * whole))
+    assert watch.ratios() == {"rollout": pytest.approx(1.5), "actor": pytest.approx(1.0)}
+
+
+def test_side_by_side_each_component_is_measured_by_its_own_work() -> None:
+    config = settings(actor=STREAMS)
+    case = collapse(planned(config).case).case
+    plan = Plan((Phase(4, (PlannedStage(("rollout",), 2), PlannedStage(("actor",), 1))),))
+    watch = PlanWatch(case, plan)
+    spans = [("rollout", 0, i * 1.0, i * 1.0 + 0.8) for i in range(4)]
+    spans += [("actor", 0, i * 1.0 + 0.8, i * 1.0 + 0.9) for i in range(4)]
+    watch.observe(Step(1), record_of(*spans), {"rollout": "rollout", "actor": "actor"})
+    # 4 x 0.2 s of sampling and 4 x 0.05 s of training were predicted.
+    assert watch.ratios() == {"rollout": pytest.approx(4.0), "actor": pytest.approx(2.0)}
+
+
+# --------------------------------------------------------------------- planning again
+class Run:
+    """A run as a follower sees it: steps that take what its components really take, and a scaler that may refuse."""
+
+    def __init__(self, config: RunConfig, rollout_s: float, actor_s: float) -> None:
+        self.config = config
+        self.cost = {"rollout": rollout_s, "actor": actor_s}
+        self.scaler = self
+        self.refuses = False
+        self.asked: list[dict[str, Any]] = []
+        self.flows: list[Any] = []
+        self.is_idle = True
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return tuple(Stage(name=name, component=name, run=lambda item: None) for name in self.cost)
+
+    def flow_changed(self, flow: Any) -> None:
+        self.config = self.config.model_copy(update={"flow": flow})
+        self.flows.append(flow)
+
+    def request_placement(self, placement: dict[str, Any]) -> None:
+        self.asked.append(placement)
+        self.is_idle = False
+
+    def move(self) -> None:
+        """What the scaler does in the next steps."""
+        self.is_idle = True
+        if not self.refuses:
+            self.config = with_placements(self.config, self.asked[-1])
+
+    def step(self, plan: Plan) -> FlowRecord:
+        """The record of a step: components in phases of their own, or side by side chunk by chunk."""
+        spans, clock = [], 0.0
+        for p, phase in enumerate(plan.phases):
+            ends = [clock] * (BATCH // phase.chunk)
+            for stage in phase.stages:
+                free = clock
+                for portion, ready in enumerate(ends):
+                    begin = max(free, ready)
+                    free = begin + self.cost[stage.components[0]] * phase.chunk / stage.devices
+                    ends[portion] = free
+                    spans.append((stage.components[0], p, begin, free))
+            clock = max(ends)
+        return record_of(*sorted(spans, key=lambda span: span[2]))
+
+
+def follow(run: Run, follower: PlanFollower, steps: range) -> dict[int, Step]:
+    found = {}
+    for number in steps:
+        follower.between_steps(run, number)  # type: ignore[arg-type]
+        step = found[number] = Step(number)
+        if follower.watch is not None:
+            follower.observe(run, step, run.step(follower.watch.plan))  # type: ignore[arg-type]
+    return found
+
+
+def side_by_side(rollout_s: float, actor_s: float) -> tuple[RunConfig, PlanArtefact]:
+    """A plan of components that two devices halve, three cannot hold, and that work side by side when unequal."""
+    points = {
+        name: [Point(n, m, round(seconds * m * 1e6 / n), 0) for n in (1, 2) for m in (4, 16)]
+        for name, seconds in (("rollout", rollout_s), ("actor", actor_s))
+    }
+    loadings = tuple(Loading(n, 1, 0, 0) for n in (1, 2))
+    profile = Profile(tuple(ComponentProfile(name, tuple(found), loadings) for name, found in points.items()))
+    case = case_from_profile(
+        profile, devices=3, items=BATCH, chunks=(4, 16), capacity_mib=9, edges=[("rollout", "actor")],
+        device_counts={"rollout": (1, 2), "actor": (1, 2)},
+    )  # fmt: skip
+    config = settings(actor=STREAMS)
+    artefact = make_artefact(case.case.to_dict(), plain(config))
+    assert artefact.best is not None
+    return with_plan(config, artefact.best), artefact
+
+
+def test_a_run_that_drifts_goes_over_to_the_plan_that_is_best_now(caplog: pytest.LogCaptureFixture) -> None:
+    config, artefact = side_by_side(rollout_s=0.04, actor_s=0.01)
+    kept: list[PlanArtefact] = []
+    follower = PlanFollower(artefact, kept.append)
+    assert [s.devices for s in artefact.best.phases[0].stages] == [2, 1]  # type: ignore[union-attr]
+    run = Run(config, rollout_s=0.04, actor_s=0.08)
+    with caplog.at_level(logging.WARNING):
+        follow(run, follower, range(1, 7))
+        assert len(run.asked) == 1 and follower.watch is None and kept == []
+        assert run.flows[0].phases == (), "while components move, the flow follows from where they stand"
+        follow(run, follower, range(7, 9))
+        assert len(run.flows) == 1, "the flow of the new plan came before its components"
+        run.move()
+        after = follow(run, follower, range(9, 20))
+    stages = {stage.components: stage.devices for phase in kept[0].best.phases for stage in phase.stages}  # type: ignore[union-attr]
+    assert stages == {("rollout",): 1, ("actor",): 2}, "the actor has become the slower one"
+    applied = plan_from_keys(run.config.cluster.component_placement, run.config.flow.model_dump(), 3)
+    assert kept[0].best is not None and (applied.phases, applied.swapped) == (kept[0].best.phases, ())
+    assert kept[0].configuration == artefact.configuration and "actor x 8.00" in kept[0].profile["notes"][-1]
+    assert after[19].metrics["perf/plan_error"] == pytest.approx(0, abs=0.01), "the new plan predicts what it takes"
+    texts = [entry.getMessage() for entry in caplog.records]
+    assert len(texts) == 1 and "before step 6: phase 0 took" in texts[0] and "the run goes over to" in texts[0]
+
+
+def test_a_plan_that_is_still_the_best_stays_with_a_better_prediction(caplog: pytest.LogCaptureFixture) -> None:
+    config, artefact = side_by_side(rollout_s=0.04, actor_s=0.01)
+    follower = PlanFollower(artefact, lambda found: pytest.fail("no other plan was chosen"))
+    run = Run(config, rollout_s=0.08, actor_s=0.02)
+    with caplog.at_level(logging.WARNING):
+        steps = follow(run, follower, range(1, 13))
+    assert run.asked == [] and run.flows == []
+    assert steps[5].metrics["perf/plan_error"] == pytest.approx(1, abs=0.01)
+    assert steps[6].metrics["perf/plan_error"] == pytest.approx(0, abs=0.01)
+    assert [entry.getMessage().split(". ")[1][:31] for entry in caplog.records] == ["Planned again: the plan stays, "]
+
+
+def test_a_component_that_does_not_move_leaves_the_run_without_a_plan(caplog: pytest.LogCaptureFixture) -> None:
+    config, artefact = side_by_side(rollout_s=0.04, actor_s=0.01)
+    follower = PlanFollower(artefact, lambda found: pytest.fail("the plan is not in use"))
+    run = Run(config, rollout_s=0.04, actor_s=0.08)
+    run.refuses = True
+    follow(run, follower, range(1, 7))
+    run.move()
+    with caplog.at_level(logging.WARNING):
+        follow(run, follower, range(7, 20))
+    assert "rollout, actor did not move. The run goes on as it stands" in caplog.text
+    assert follower.watch is None and len(run.asked) == 1 and len(run.flows) == 1

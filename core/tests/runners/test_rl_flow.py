@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from plugrl.config.schema import RunConfig
+from plugrl.config.schema import FlowConfig, RunConfig
 from plugrl.errors import ConfigError
 from plugrl.metric import Metric
 from plugrl.rollouts.base import Completion
@@ -21,6 +21,7 @@ from plugrl.runners.flow_table import check_flow, stages_of
 from plugrl.runners.grpo import train_grpo
 from plugrl.runners.ppo import train_ppo
 from plugrl.runners.rl import RlRun, rl_plan
+from plugrl.runtime.flow import FlowRecord
 
 NO_RUN = Path("/nonexistent")
 """A run's folder that nobody asks anything through."""
@@ -164,15 +165,18 @@ def settings(**sections: Any) -> RunConfig:
     return RunConfig.model_validate(values)
 
 
-def train(config: RunConfig, devices: dict[str, tuple[int, ...]]) -> tuple[list[dict[str, float]], RlRun]:
+def train(
+    config: RunConfig, devices: dict[str, tuple[int, ...]], follower: Any = None
+) -> tuple[list[dict[str, float]], RlRun]:
     """Train on components that only compute; return the metrics of each step that are no times, and the run."""
     rows: list[dict[str, float]] = []
     parts: dict[str, Any] = {name: (Sampler if name == "rollout" else Policy)(name, d) for name, d in devices.items()}
     tracker = recorder(rows)
     store = SimpleNamespace(check=lambda: None, finish=lambda: None, root=NO_RUN / "checkpoints")
     run = RlRun(
-        config, Components(**parts), Prompts(), Tokenizer(), Judge(), tracker, store, rl_plan(config, 64, 1)  # type: ignore[arg-type]
-    )
+        config, Components(**parts), Prompts(), Tokenizer(), Judge(), tracker, store, rl_plan(config, 64, 1),  # type: ignore[arg-type]
+        follower,
+    )  # fmt: skip
     (train_ppo if config.uses_critic else train_grpo)(run)
     kept = [{k: v for k, v in row.items() if not k.startswith(("timing", "perf/"))} for row in rows]
     return kept, run
@@ -205,6 +209,29 @@ def test_placement_and_portions_change_no_number(name: str) -> None:
             assert run.reward.noted == [24, 24, 24], "the warning of unreadable answers counts steps, not portions"  # type: ignore[attr-defined]
             expected = expected or found
             assert len(found) == 3 and found == expected, (mode, flow)
+
+
+def test_another_flow_between_two_steps_changes_no_number_and_one_that_does_not_fit_changes_nothing() -> None:
+    config = settings(**SETTINGS["streamed"])
+    placed: dict[str, tuple[int, ...]] = {"rollout": (0,), "ref": (1,), "actor": (2,)}
+    expected, _ = train(config, placed)
+    flow = FlowConfig.model_validate({"phases": [{"chunk": 2, "stages": [["rollout"], ["ref"], ["actor"]]}]})
+    portions = []
+
+    class Follower:
+        def observe(self, run: RlRun, step: Any, record: FlowRecord) -> None:
+            portions.append(len(record.spans))
+
+        def between_steps(self, run: RlRun, number: int) -> None:
+            if number == 2:
+                with pytest.raises(ConfigError, match="flow.phases"):
+                    run.flow_changed(FlowConfig.model_validate({"phases": [{"stages": [["rollout"]]}]}))
+                assert run.config == config
+                run.flow_changed(flow)
+
+    found, _ = train(config, placed, follower=Follower())
+    assert found == expected
+    assert portions[0] < portions[1] == portions[2], "the new flow has more portions"
 
 
 @pytest.mark.parametrize("how", ["too little memory", "swapped"])

@@ -57,10 +57,19 @@ class Scaler:
         """
         now = by_component(self._run.config)
         wanted = by_component(with_placements(self._run.config, component_placement))
-        names = [name for name in self._run.components.devices if name in wanted and wanted[name] != now.get(name)]
+        names = [
+            name
+            for name in self._run.components.devices
+            if name in wanted and str(wanted[name]) != str(now.get(name))
+        ]
         for name in names:
             self.request(name, str(wanted[name]), timeout_s)
         return names
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that a program asked for is under way or waits."""
+        return self._pending is None and self._asked.empty()
 
     def between_steps(self, number: int) -> ScaleReport | None:
         """Do what is due before a step; returns what a scaling that is now done took."""

@@ -25,10 +25,10 @@ from plugrl.runners.components import (
 )
 from plugrl.runners.grpo import train_grpo
 from plugrl.runners.inputs import Inputs, SftInputs, check_eval_inputs, check_rl_inputs, check_sft_inputs, planned
-from plugrl.runners.plan_watch import Planned
 from plugrl.runners.ppo import train_ppo
 from plugrl.runners.preflight import check_shared_folder
 from plugrl.runners.prompts import PromptData
+from plugrl.runners.replanning import PlanFollower
 from plugrl.runners.rl import RlRun, rl_plan
 from plugrl.runners.sft import STEP_FILE, SftRun, is_finished, train_sft
 from plugrl.runners.summary import print_summary
@@ -41,8 +41,8 @@ from plugrl.workers.ranks import RayRanks, SupervisedGroup
 
 logger = logging.getLogger(__name__)
 
-Planner = Callable[[RunConfig, RaySession, PromptData, Inputs], Planned]
-"""Returns the configuration to train with; may start and end components in the session."""
+Planner = Callable[[RunConfig, RaySession, PromptData, Inputs], tuple[RunConfig, PlanFollower]]
+"""Returns the configuration to train with and what keeps to its plan; may start and end components in the session."""
 
 WEIGHTS = "pretrained_model"
 """The part of a checkpoint that is a model folder."""
@@ -75,15 +75,14 @@ def _train(config: RunConfig, lock: FolderLock, planner: Planner | None) -> None
             plan = planned(config, data, session.layout.nodes)
         if config.sft.before_rl:
             config = after_sft(config, inputs, session, tracker)
-        watch = None
+        follower = None
         if planner is not None:
-            found = planner(config, session, data, inputs)
-            config, watch = found.config, found.watch
+            config, follower = planner(config, session, data, inputs)
             plan = planned(config, data, session.layout.nodes)
         tracker.start_phase("rl", plan.total_steps, step_of(inputs.resume_from))
         components = launch(session, config, rl_components(config), total_steps=plan.total_steps)
         assert inputs.reward is not None
-        run = RlRun(config, components, data, inputs.processor, inputs.reward, tracker, inputs.store, plan, watch)
+        run = RlRun(config, components, data, inputs.processor, inputs.reward, tracker, inputs.store, plan, follower)
         if inputs.resume_from is not None:
             run.resume(inputs.resume_from)
         (train_ppo if config.uses_critic else train_grpo)(run)

@@ -7,8 +7,9 @@ from typing import Any
 
 from plugrl.checkpoints import CheckpointStore, write_json
 from plugrl.checkpoints.layout import PRETRAINED
-from plugrl.config.schema import RunConfig
+from plugrl.config.schema import FlowConfig, RunConfig
 from plugrl.data.run_plan import RunPlan, plan_run
+from plugrl.errors import ConfigError
 from plugrl.models.processor import TextProcessor
 from plugrl.plugins import hooks
 from plugrl.rewards.manager import RewardManager
@@ -18,15 +19,16 @@ from plugrl.runners.config_path import TRAIN_CONFIG
 from plugrl.runners.devices import renew_resident
 from plugrl.runners.elastic import Scaler
 from plugrl.runners.experience import Experience
-from plugrl.runners.plan_watch import PlanWatch
+from plugrl.runners.needs import Needs
 from plugrl.runners.portions import Portions
 from plugrl.runners.prompts import PromptData
+from plugrl.runners.replanning import PlanFollower
 from plugrl.runners.rl_flow import Declare, arrange_rl, bound, print_flow
 from plugrl.runners.rl_verbs import RlVerbs
 from plugrl.runners.state import CRITIC, load_state, save_state
 from plugrl.runners.step import Step
 from plugrl.runners.validation import Validation, validate
-from plugrl.runtime.flow import Arrangement, FlowRecord, Item, run_flow
+from plugrl.runtime.flow import Arrangement, FlowRecord, Item, Stage, run_flow
 from plugrl.tracking.control import ControlFolder
 from plugrl.tracking.metrics import data_metrics, rollout_difference_metrics, timing_metrics
 from plugrl.tracking.redact import redact
@@ -49,14 +51,14 @@ class RlRun(RlVerbs):
         tracker: Tracker,
         store: CheckpointStore,
         plan: RunPlan,
-        watch: PlanWatch | None = None,
+        follower: PlanFollower | None = None,
     ) -> None:
         super().__init__(config, components, processor, reward)
         self.data = data
         self.tracker = tracker
         self.store = store
         self.plan = plan
-        self.watch = watch
+        self.follower = follower
         self.scaler = Scaler(self, ControlFolder(store.root.parent))
         self.first_step = 1
         self.validations: list[Validation] = []
@@ -76,6 +78,21 @@ class RlRun(RlVerbs):
 
     def _arranged(self, devices: Mapping[str, Sequence[int]]) -> Arrangement:
         return arrange_rl(self.config, bound(self._declare(self.needs), self._bind), devices)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of a step in their places, those that move a component left out."""
+        return self._arrangement.work
+
+    def flow_changed(self, flow: FlowConfig) -> None:
+        """Go on with another flow, between two steps. Raises ConfigError, and changes nothing, when it does not fit."""
+        before, self.config = self.config, self.config.model_copy(update={"flow": flow})
+        self.needs = Needs(self.config)
+        try:
+            self.arrange(self._declare)
+        except ConfigError:
+            self.config, self.needs = before, Needs(before)
+            raise
 
     def check_devices(self, devices: Mapping[str, Sequence[int]]) -> None:
         """Raise ConfigError when the run could not go on with its components on these devices."""
@@ -168,6 +185,8 @@ class RlRun(RlVerbs):
                 self.actor.profile(True)
             self.store.check()
             self.scaler.between_steps(number)
+            if self.follower is not None:
+                self.follower.between_steps(self, number)
             yield Step(number)
             if profiled:
                 self.actor.profile(False)
@@ -191,8 +210,8 @@ class RlRun(RlVerbs):
 
     def finish(self, step: Step, experience: Experience) -> None:
         """Validate and save where it is due, then log the step."""
-        if self.watch is not None:
-            self.watch.observe(step, self._record)
+        if self.follower is not None:
+            self.follower.observe(self, step, self._record)
         trainer, last = self.config.trainer, step.number == self.plan.total_steps
         validates = last or (trainer.test_freq > 0 and step.number % trainer.test_freq == 0)
         saves = trainer.save_freq > 0 and (last or step.number % trainer.save_freq == 0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from plugrl.config.schema import RunConfig
 from plugrl.errors import ConfigError
 from plugrl.runners.needs import Needs
-from plugrl.runtime.flow import Arrangement, StageSpec, arrange
+from plugrl.runtime.flow import DRIVER, Arrangement, Stage, StageSpec, arrange
 from plugrl.runtime.flow.explain import COLUMNS, explain
 
 TURNS = ("rollout", "ref", "critic", "actor")
@@ -53,6 +53,17 @@ class Stages(list[StageSpec]):
 
 Declare = Callable[[Needs], Stages]
 """A loop's list of stages."""
+
+
+def owners_of(stages: Iterable[StageSpec | Stage]) -> dict[str, str]:
+    """Return the component that each stage counts with: for the driver's, the latest one whose results it needs."""
+    owners: dict[str, str] = {}
+    for stage in stages:
+        if stage.component != DRIVER:
+            owners[stage.name] = stage.component
+            continue
+        owners[stage.name] = max((owners[name] for name in stage.after), key=TURNS.index)
+    return owners
 
 
 def arrange_rl(

@@ -15,10 +15,10 @@ from plugrl.runners.components import explaining_shortage, rl_components
 from plugrl.runners.inputs import Inputs
 from plugrl.runners.launcher_guard import check_launcher_variables
 from plugrl.runners.main import WEIGHTS, run_train, with_model
-from plugrl.runners.plan_watch import Planned, PlanWatch
 from plugrl.runners.planning.planner import check_made_for, plan_configuration, with_plan
 from plugrl.runners.preflight import check_parts, preflight
 from plugrl.runners.prompts import PromptData
+from plugrl.runners.replanning import PlanFollower
 from plugrl.runners.sft import is_finished
 from plugrl.runtime import RaySession
 from plugrl.runtime.planner import PlanArtefact, write_artefact
@@ -54,7 +54,9 @@ def train_planned(
         check_made_for(plan, config)
     run_dir = RunDirectory(config.trainer.default_local_dir)
 
-    def planner(trained: RunConfig, session: RaySession, data: PromptData, inputs: Inputs) -> Planned:
+    def planner(
+        trained: RunConfig, session: RaySession, data: PromptData, inputs: Inputs
+    ) -> tuple[RunConfig, PlanFollower]:
         assert inputs.reward is not None
         artefact = plan or plan_configuration(
             trained, session, data, inputs.processor, inputs.reward, given=config, devices=devices, say=say
@@ -65,7 +67,7 @@ def train_planned(
             raise ConfigError("There is no valid plan.")
         write_artefact(artefact, run_dir.plan)
         run_dir.write_config(with_plan(config, best))
-        return Planned(with_plan(trained, best), PlanWatch(artefact))
+        return with_plan(trained, best), PlanFollower(artefact, lambda found: write_artefact(found, run_dir.plan))
 
     run_train(config, planner)
 

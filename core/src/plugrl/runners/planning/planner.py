@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 from plugrl.config.checks import cross_problems
-from plugrl.config.schema import FlowConfig, RunConfig
+from plugrl.config.schema import RunConfig
 from plugrl.errors import ConfigError
 from plugrl.models.processor import TextProcessor
 from plugrl.rewards.manager import RewardManager
-from plugrl.runners.elastic import with_placement
+from plugrl.runners.elastic import with_placements
 from plugrl.runners.planning.profiling import Measured, Profiler
 from plugrl.runners.planning.space import PlanSpace, plan_space
 from plugrl.runners.prompts import PromptData
+from plugrl.runners.replanning import keys_of
 from plugrl.runtime import RaySession
 from plugrl.runtime.planner import Plan, PlanArtefact, Profile, ProfiledCase, case_from_profile, make_artefact
 from plugrl.runtime.planner.artefact import hash_of
-from plugrl.runtime.planner.layout import plan_to_keys
 from plugrl.tracking.redact import redact
 
 _USABLE = 0.9
@@ -75,11 +75,8 @@ def case_of(space: PlanSpace, measured: Measured) -> ProfiledCase:
 
 def with_plan(config: RunConfig, plan: Plan) -> RunConfig:
     """Return the configuration with the placement and the flow of a plan. Raises ConfigError when they do not fit."""
-    keys = plan_to_keys(plan)
-    for name, devices in keys["cluster"]["component_placement"].items():
-        config = with_placement(config, name, devices)
-    flow = FlowConfig.model_validate({**config.flow.model_dump(), "chunk": None, **keys["flow"]})
-    config = config.model_copy(update={"flow": flow})
+    placement, flow = keys_of(config, plan)
+    config = with_placements(config, placement).model_copy(update={"flow": flow})
     if problems := cross_problems(config, "train"):
         raise ConfigError("\n".join(problems))
     return config

@@ -62,6 +62,7 @@ class Profiler:
         self._rows: Portions
         self._sync: dict[int, float] = {}
         self._whole_mib: list[int] = []
+        self._peaks_mib: list[int] = []
         self._notes: list[str] = []
         units = sum(
             len(measured_counts(space.counts[name])) * (1 + len(measured_chunks(space.own_chunks[name])))
@@ -75,7 +76,20 @@ class Profiler:
         profiles = [self._with_sync(profile) if profile.name == "actor" else profile for profile in found]
         sync = {count: round(seconds * 1e6) for count, seconds in self._sync.items()}
         whole = self.config.cluster.device_memory_mib or min((mib for mib in self._whole_mib if mib), default=0)
+        self._note_memory(whole)
         return Measured(Profile(tuple(profiles)), sync, whole, tuple(dict.fromkeys(self._notes)))
+
+    def _note_memory(self, whole_mib: int) -> None:
+        if not any(self._peaks_mib):
+            self._notes.append(
+                f"{self.session.platform_name} does not tell how much memory work takes: a component counts with its "
+                "weights, gradients and optimizer, or with flow.memory_mib."
+            )
+        if not whole_mib:
+            self._notes.append(
+                "Nothing limits memory here: a device counts as large as everything together "
+                "(cluster.device_memory_mib sets a limit)."
+            )
 
     # ----------------------------------------------------------------- one component
     def _component(self, name: Component) -> ComponentProfile:
@@ -102,6 +116,7 @@ class Profiler:
             memory = group.device_memory()
             peaks[chunk] = memory.peak_mib
             self._whole_mib.append(memory.whole_mib)
+            self._peaks_mib.append(memory.peak_mib)
             self._progress.done()
         resident = group.memory_mib()[1]
         declared = self.config.flow.memory_mib.get(name)

@@ -13,8 +13,8 @@ from plugrl.runners.flow_table import stages_of
 from plugrl.runners.needs import Needs
 from plugrl.runners.preflight import check_engines, check_rows
 from plugrl.runners.rl import rl_plan
-from plugrl.runners.rl_flow import TURNS, Stages
-from plugrl.runtime.flow import DRIVER, StageSpec
+from plugrl.runners.rl_flow import TURNS, Stages, owners_of
+from plugrl.runtime.flow import StageSpec
 from plugrl.runtime.placement import Node
 
 _HALVINGS = 3
@@ -89,17 +89,6 @@ def measured_counts(counts: Sequence[int]) -> tuple[int, ...]:
 def measured_chunks(chunks: Sequence[int]) -> tuple[int, ...]:
     """Return the chunks to measure: the smallest, the largest, and one between."""
     return tuple(sorted({chunks[0], chunks[len(chunks) // 2], chunks[-1]}))
-
-
-def owners_of(stages: Sequence[StageSpec]) -> dict[str, str]:
-    """Return the component that each stage counts with: for the driver's, the latest one whose results it needs."""
-    owners: dict[str, str] = {}
-    for stage in stages:
-        if stage.component != DRIVER:
-            owners[stage.name] = stage.component
-            continue
-        owners[stage.name] = max((owners[name] for name in stage.after), key=TURNS.index)
-    return owners
 
 
 def edges_of(stages: Sequence[StageSpec], owners: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,7 @@ from plugrl.runtime.planner.artefact import PlanArtefact, artefact_from_dict, ma
 from plugrl.runtime.planner.case import Case, Component, Mode, ModePlan, Phase, Plan, Result, Stage
 from plugrl.runtime.planner.collapse import collapse
 from plugrl.runtime.planner.cost import PhaseCost, StageCost, Verdict, evaluate, evaluate_plan, phase_costs
-from plugrl.runtime.planner.drift import Drift, DriftMonitor
+from plugrl.runtime.planner.drift import Drift, DriftMonitor, rescaled
 from plugrl.runtime.planner.infeasible import NoPlan, TightestNeed, require_plan
 from plugrl.runtime.planner.layout import plan_from_keys, plan_to_keys
 from plugrl.runtime.planner.loop import Arrangement, LoopCase, best_arrangement, solve_loop
@@ -66,6 +66,7 @@ __all__ = [
     "plan_from_keys",
     "plan_to_keys",
     "require_plan",
+    "rescaled",
     "simulate",
     "simulate_plan",
     "solve",

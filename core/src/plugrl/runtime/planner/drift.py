@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from plugrl.runtime.planner.case import Case
 
 THRESHOLD = 0.15
 PATIENCE = 5
@@ -31,6 +33,16 @@ class Drift:
             f"phase {self.phase} took {self.measured_us / 1e6:.3f} s over the last {self.steps} steps, "
             f"{self.predicted_us / 1e6:.3f} s were predicted: plan again"
         )
+
+
+def rescaled(case: Case, ratios: Mapping[str, float]) -> Case:
+    """Return the case with the times of some components multiplied, by name; memory and loading stay."""
+    components = []
+    for component in case.components:
+        ratio = ratios.get(component.name, 1.0)
+        times = {n: {m: round(t * ratio) for m, t in row.items()} for n, row in component.time_us.items()}
+        components.append(replace(component, time_us=times))
+    return replace(case, components=tuple(components))
 
 
 class DriftMonitor:
