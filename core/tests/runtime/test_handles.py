@@ -21,6 +21,7 @@ from plugrl.errors import (
     WorkerTimeout,
 )
 from plugrl.runtime import WorkerGroup, async_wait_all, restart, verdict, wait_all
+from plugrl.runtime.handle import stop_all
 
 CALLS = "plugrl.testing.call_workers:CallWorker"
 COLLECTIVE = "plugrl.testing.workers:CollectiveWorker"
@@ -38,6 +39,24 @@ def test_results_stand_in_the_order_of_the_ranks_whoever_ends_first(calls):
     seconds = [((0.2,), {}), ((0.1,), {}), ((0.0,), {})]
     assert calls.execute("sleep", per_rank=seconds).wait(WAIT) == [0, 1, 2]
     assert calls.execute("later", per_rank=[(("c", 0.1), {}), (("b",), {}), (("a",), {})]).wait(WAIT) == list("cba")
+
+
+def test_the_error_of_its_own_end_is_named_though_the_other_end_says_first_that_it_gave_up(calls):
+    calls.execute("sleep", 0.5, ranks=[1])
+    handles = [calls.execute("fail", "gave up", ranks=[0]), calls.execute("fail", ranks=[1])]
+    with pytest.raises(WorkerError) as caught:
+        wait_all(handles, WAIT)
+    assert (caught.value.rank, "ValueError" in str(caught.value)) == (1, True)
+
+
+def test_calls_that_depend_on_a_failed_one_are_stopped_and_their_workers_free(calls):
+    failed, waiting = calls.execute("fail", ranks=[0]), calls.execute("sleep", 60.0, ranks=[1, 2])
+    with pytest.raises(WorkerError):
+        wait_all([failed, waiting], WAIT)
+    began = time.monotonic()
+    stop_all([failed, waiting], 5.0)
+    assert time.monotonic() - began < 3.0
+    assert len(calls.execute("echo").wait(3.0)) == 3
 
 
 def test_views_of_ranks_share_no_state_between_threads(calls):

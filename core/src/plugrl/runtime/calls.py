@@ -126,11 +126,12 @@ class Call:
             self.errors[rank] = error
 
     def cancel(self) -> bool:
-        """Ask the ranks that have not answered to stop; False when none is left."""
+        """Ask the ranks that have not answered to stop; False when none is left. A call that failed keeps its error."""
         self.take(0)
-        if not self.pending or self.error is not None:
+        if not self.pending:
             return False
-        self.cancelled_at = self.cancelled_at or time.monotonic()
+        if self.error is None:
+            self.cancelled_at = self.cancelled_at or time.monotonic()
         processes = self.group.known_processes()
         for rank in self.pending_ranks:
             if rank in processes:

@@ -5,7 +5,7 @@ whatever the driver does. Names of one run never meet those of another, since ea
 
     group/NAME                           {"generation": ..., "size": ...} of the group that runs under the name
     endpoint/NAME/GENERATION/RANK        address of the rank's endpoint
-    lost/NAME/GENERATION/RANK            why the process of the rank is gone
+    losses                               [group, generation, rank, reason] of each worker that is gone or frozen
 """
 
 from __future__ import annotations

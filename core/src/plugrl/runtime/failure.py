@@ -7,7 +7,7 @@ import time
 import traceback
 from dataclasses import dataclass, field
 
-from plugrl.errors import PeerLostError, PlugRLError, UserError, WorkerError
+from plugrl.errors import PeerLostError, PlugRLError, UserError, WeightSyncError, WorkerError
 
 _LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed")
 
@@ -50,7 +50,7 @@ class Failure:
     pickled: bytes | None = None
     at: float = field(default_factory=time.time)
     is_consequence: bool = False
-    """Whether it says no more than that another process is gone, which is then the first cause."""
+    """Whether it says no more than that another process is gone or has failed, which is then the first cause."""
 
     @classmethod
     def capture(cls, error: BaseException, where: RankInfo, method: str) -> Failure:
@@ -90,9 +90,11 @@ class Failure:
 
 
 def _is_consequence(error: BaseException) -> bool:
-    """Whether a lost connection to another process is all that ``error`` says; gloo raises a plain RuntimeError."""
+    """Whether ``error`` says no more than that another process failed first; gloo raises a plain RuntimeError."""
     if isinstance(error, PeerLostError | ConnectionError | EOFError):
         return True
+    if isinstance(error, WeightSyncError):
+        return error.is_consequence
     text = str(error)
     return isinstance(error, RuntimeError) and any(words in text for words in _LOST_CONNECTION)
 

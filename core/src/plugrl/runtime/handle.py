@@ -20,6 +20,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _TICK_S = 0.25
+_STOP_TICK_S = 0.02
 _ASYNC_TICKS_S = (0.002, 0.02)
 """First and longest pause of an asynchronous wait between two looks."""
 
@@ -155,6 +156,18 @@ def wait_all(handles: Sequence[Handle[Any]], timeout: Timeout = DEFAULT) -> list
         if refs:
             ray.wait(refs, num_returns=1, timeout=deadline.left(_TICK_S))
     return [handle._finish() for handle in handles]
+
+
+def stop_all(handles: Sequence[Handle[Any]], timeout: float) -> None:
+    """Cancel calls that depend on each other after one has failed, and wait until their workers are free again.
+
+    ``timeout`` in seconds; ranks that are lost, and errors, are of no account.
+    """
+    calls = [handle._call for handle in handles if handle.cancel()]
+    deadline = Deadline(timeout, None)
+    while not deadline.is_over and any(set(call.pending_ranks) - call.group.lost_ranks.keys() for call in calls):
+        for call in calls:
+            call.take(deadline.left(_STOP_TICK_S))
 
 
 async def async_wait_all(handles: Sequence[Handle[Any]], timeout: Timeout = DEFAULT) -> list[Any]:

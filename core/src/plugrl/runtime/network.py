@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from plugrl.runtime import transport
 from plugrl.runtime.address import WorkerAddress
 from plugrl.runtime.directory import Directory
-from plugrl.runtime.peers import LOSSES, Peers
+from plugrl.runtime.losses import LOSSES, use_directory
+from plugrl.runtime.peers import Peers
 from plugrl.runtime.rundir import create_run_directory, remove_run_directory
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class RunNetwork:
             )
         )
         transport.set_watch(session.check_alive)
+        use_directory(self.directory)
         self._losses: deque[tuple[str, int, int, str]] = deque(maxlen=_KEPT_LOSSES)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._announce_losses, name="liveness", daemon=True)
@@ -72,6 +74,7 @@ class RunNetwork:
         self._thread.join()
         transport.set_watch(None)
         transport.shut_down()
+        use_directory(None)
         del self.directory
 
     def add(self, group: WorkerGroup) -> None:
@@ -123,10 +126,12 @@ class WorkerNetwork:
         self.directory.publish(name, endpoint.address)
         self.peers = Peers(self.directory, endpoint, WorkerAddress(context.group, context.rank))
         transport.set_watch(self.peers.check)
+        use_directory(self.directory)
 
     def close(self) -> None:
         """Close the endpoint."""
         transport.set_watch(None)
         transport.shut_down()
+        use_directory(None)
         if self._folder is not None:
             remove_run_directory(self._folder)

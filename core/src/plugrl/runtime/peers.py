@@ -14,14 +14,12 @@ from plugrl.errors import PeerLostError, PlugRLError
 from plugrl.runtime.address import WorkerAddress
 from plugrl.runtime.deadline import DEFAULT, Deadline, Timeout
 from plugrl.runtime.directory import LOOK_UP_TIMEOUT_S, Directory
+from plugrl.runtime.losses import Launch, announced
 
 if TYPE_CHECKING:
     from plugrl.runtime.transport import Endpoint, Pending
 
 R = TypeVar("R")
-
-LOSSES = "losses"
-"""Name of the list of lost workers in the directory: [group, generation, rank, reason] of each."""
 
 
 class Peers:
@@ -37,7 +35,7 @@ class Peers:
         self._endpoint = endpoint
         self._own = own
         self._known: dict[WorkerAddress, tuple[int, str]] = {}
-        self._announced: set[tuple[str, int, int]] = set()
+        self._announced: set[tuple[Launch, int]] = set()
         self._lock = threading.Lock()
 
     def send(
@@ -149,15 +147,15 @@ class Peers:
         """Take note of the losses that the driver announced: waits for those workers end. For every tick of a wait."""
         if not self._known:
             return
-        for group, generation, rank, reason in self._directory.find(LOSSES) or ():
+        for launch, rank, reason in announced(self._directory):
             with self._lock:
-                if (group, generation, rank) in self._announced:
+                if (launch, rank) in self._announced:
                     continue
-                known = self._known.get(WorkerAddress(group, rank))
+                known = self._known.get(WorkerAddress(launch.group, rank))
                 if known is None:
                     continue
-                self._announced.add((group, generation, rank))
-            if known[0] == generation:
+                self._announced.add((launch, rank))
+            if known[0] == launch.generation:
                 self._endpoint.peer_lost(known[1], reason)
 
     def _transfer(self, peer: WorkerAddress, timeout: Timeout, act: Callable[[str, float | None], R]) -> R:

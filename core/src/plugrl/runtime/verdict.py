@@ -96,11 +96,10 @@ def _cancelled(call: Call, grace: float) -> CallCancelled:
 
 
 def _raise_failure(calls: Sequence[Call]) -> None:
-    raising = [call for call in calls if call.error is not None or (call.has_failed and _raises(call))]
-    raising = [call for call in raising if call.cancelled_at is None or call.error is not None]
-    if not raising:
+    if not _failed(calls):
         return
-    _settle(calls, raising)
+    _settle(calls)
+    raising = _failed(calls)
     for call in raising:
         error = call.error or next(iter(call.errors.values()), None)
         if error is not None:
@@ -117,10 +116,20 @@ def _raise_failure(calls: Sequence[Call]) -> None:
     raise first.error
 
 
-def _settle(calls: Sequence[Call], raising: Sequence[Call]) -> None:
+def _failed(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls that a wait raises for; one that is cancelled has its own error in the end."""
+    return [
+        call
+        for call in calls
+        if call.error is not None or (call.has_failed and _raises(call) and call.cancelled_at is None)
+    ]
+
+
+def _settle(calls: Sequence[Call]) -> None:
     """Give the cause of a failure time to show: a peer whose death broke a collective, a rank that failed before."""
     began = time.monotonic()
     while True:
+        raising = _failed(calls)
         if any(call.error or call.errors for call in raising):
             return
         failures = [failure for call in raising for failure in call.failures.values()]

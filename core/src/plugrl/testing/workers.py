@@ -13,6 +13,7 @@ import torch
 
 from plugrl.errors import ConfigError
 from plugrl.runtime.sync import Received, SyncReport, WeightReceiver, WeightRoute, WeightSender, WeightSource, specs_of
+from plugrl.runtime.sync.frames import GaveUp
 from plugrl.runtime.sync.meeting import PeerClient
 from plugrl.runtime.worker import Worker
 
@@ -48,9 +49,11 @@ class EchoWorker(Worker):
         return {**asdict(self.context.device), "mask": mask, "node": self.context.node_name, "rank": self.rank}
 
     def fail(self, kind: str = "value") -> None:
-        """Raise an error of the kind: ``value``, ``config`` (a user's error), ``exit`` (SystemExit)."""
+        """Raise an error: ``value``, ``config`` (a user's), ``gave up`` (a peer did), ``exit`` (SystemExit)."""
         if kind == "config":
             raise ConfigError("data.path: no such thing")
+        if kind == "gave up":
+            raise GaveUp("The other end gave up.")
         if kind == "exit":
             sys.exit(3)
         raise ValueError(f"wrong on rank {self.rank}")

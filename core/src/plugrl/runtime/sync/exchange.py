@@ -10,6 +10,7 @@ import torch
 from plugrl.errors import WeightSyncError
 from plugrl.platforms import get_platform
 from plugrl.runtime.sync.buckets import ALIGNMENT, Piece, Unpacker, pack
+from plugrl.runtime.sync.lookout import Lookout
 from plugrl.runtime.sync.meeting import Message
 from plugrl.runtime.sync.memory_link import MemoryInlet, MemoryOutlet
 from plugrl.runtime.sync.route import MEGABYTE, WeightRoute
@@ -25,10 +26,11 @@ class Exchange:
         size = route.bucket_bytes if megabytes is None else megabytes * MEGABYTE
         self._size = -(-size // ALIGNMENT) * ALIGNMENT
         self._on_device = route.options.bucket.device == "accelerator"
+        lookout = Lookout(route)
         self._memory = (
-            MemoryOutlet(route.socket_path, route.local, self._size, route.timeout_s) if route.local else None
+            MemoryOutlet(route.socket_path, route.local, self._size, route.timeout_s, lookout) if route.local else None
         )
-        self._store = StoreOutlet(route.mailbox, route.remote, route.timeout_s) if route.remote else None
+        self._store = StoreOutlet(route.mailbox, route.remote, route.timeout_s, lookout) if route.remote else None
         self._outlets: list[Any] = [outlet for outlet in (self._memory, self._store) if outlet is not None]
         self._private: torch.Tensor | None = None
         self._device_bucket: torch.Tensor | None = None
@@ -112,9 +114,9 @@ class Intake:
     def __init__(self, route: WeightRoute, index: int) -> None:
         self._inlet: MemoryInlet | StoreInlet
         if index in route.remote:
-            self._inlet = StoreInlet(route.mailbox, index, route.timeout_s)
+            self._inlet = StoreInlet(route.mailbox, index, route.timeout_s, Lookout(route))
         else:
-            self._inlet = MemoryInlet(route.socket_path, index, route.timeout_s)
+            self._inlet = MemoryInlet(route.socket_path, index, route.timeout_s, Lookout(route))
         self.trailer: Message = {}
 
     def begin(self, version: int, ready: Message) -> Message:

@@ -12,10 +12,19 @@ from typing import Any
 from plugrl.errors import WeightSyncError
 
 _LENGTH = struct.Struct("!I")
+_HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
 class Closed(WeightSyncError):
     """The other end is gone."""
+
+    is_consequence = True
+
+
+class GaveUp(WeightSyncError):
+    """The other end failed first, and said why."""
+
+    is_consequence = True
 
 
 class Frames:
@@ -77,6 +86,12 @@ class Frames:
         readable, _, _ = select.select([self.connection], [], [], 0)
         return bool(readable)
 
+    def has_hung_up(self) -> bool:
+        """Whether the other end has closed, even if there is something left to read."""
+        poll = select.poll()
+        poll.register(self.connection, _HUNG_UP)
+        return bool(poll.poll(0))
+
     def close(self) -> None:
         """Close this end."""
         self.connection.close()
@@ -88,7 +103,7 @@ class Frames:
                 pass
         except WeightSyncError:
             return Closed(f"{self.peer} is gone ({error.strerror or error}).")
-        return WeightSyncError(f"{self.peer} gave up: {message['reason']}")
+        return GaveUp(f"{self.peer} gave up: {message['reason']}")
 
     def _exactly(self, size: int, deadline: float, timeout: float) -> bytes:
         data = bytearray()

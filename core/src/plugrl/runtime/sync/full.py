@@ -6,6 +6,7 @@ import torch
 
 from plugrl.errors import WeightSyncError
 from plugrl.runtime.sync.base import Received, ReceiverEnd, SenderEnd, SyncReport, WeightSyncer
+from plugrl.runtime.sync.lookout import Lookout
 from plugrl.runtime.sync.route import WeightRoute
 from plugrl.runtime.sync.source import WeightSource
 from plugrl.runtime.sync.store_link import StoreInlet, StoreOutlet
@@ -30,7 +31,7 @@ class FullSender(SenderEnd):
 
     def __init__(self, route: WeightRoute) -> None:
         super().__init__(route)
-        self._outlet = StoreOutlet(route.mailbox, range(route.receivers), route.timeout_s)
+        self._outlet = StoreOutlet(route.mailbox, range(route.receivers), route.timeout_s, Lookout(route))
 
     def _transfer(self, source: WeightSource, version: int) -> SyncReport:
         state = {name: tensor.detach().cpu() for name, tensor in source.cast(self.route.dtype).tensors}
@@ -55,7 +56,7 @@ class FullReceiver(ReceiverEnd):
 
     def __init__(self, route: WeightRoute, index: int) -> None:
         super().__init__(route, index)
-        self._inlet = StoreInlet(route.mailbox, index, route.timeout_s)
+        self._inlet = StoreInlet(route.mailbox, index, route.timeout_s, Lookout(route))
 
     def _stage(self, version: int) -> Received:
         self._inlet.begin(version)

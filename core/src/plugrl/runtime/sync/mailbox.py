@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 class Mailbox:
@@ -39,6 +40,9 @@ class Mailbox:
         return None
 
 
-def start_mailbox(receivers: int) -> Any:
-    """Start the actor; it ends with the driver's Ray job."""
-    return ray.remote(Mailbox).options(num_cpus=0, max_concurrency=4 * receivers + 8).remote()
+def start_mailbox(receivers: int, node_id: str) -> Any:
+    """Start the actor on the sender's node; it ends with the driver's Ray job."""
+    # Elsewhere the loss of a third node would end the transfer too.
+    strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    options: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": strategy}
+    return ray.remote(Mailbox).options(max_concurrency=4 * receivers + 8, **options).remote()

@@ -13,20 +13,29 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.errors import WeightSyncError
-from plugrl.runtime.sync.frames import Closed, Frames
+from plugrl.runtime.sync.frames import Closed, Frames, GaveUp
+from plugrl.runtime.sync.lookout import LOOK_EVERY_S, Lookout
 
 Message = dict[str, Any]
 _RETRY_S = 0.02
 _PARTING_S = 1.0
+_STALE_S = 0.5
+"""How long the end of an earlier transfer may be behind its beginning."""
 
 
 class PeerServer:
     """The sender's end: a connection to each receiver with one of ``indices``."""
 
     def __init__(
-        self, path: str, indices: Sequence[int], timeout: float, greet: Callable[[Frames], None] = lambda peer: None
+        self,
+        path: str,
+        indices: Sequence[int],
+        timeout: float,
+        greet: Callable[[Frames], None] = lambda peer: None,
+        lookout: Lookout | None = None,
     ) -> None:
         self._path = path
+        self._lookout = lookout or Lookout()
         self._indices = tuple(indices)
         self._timeout = timeout
         self._greet = greet
@@ -38,15 +47,22 @@ class PeerServer:
         self._listener.listen(len(self._indices) + 8)
 
     def gather(self) -> None:
-        """Drop who is gone and wait for who is missing. Raises WeightSyncError naming those that did not come."""
+        """Drop who is gone and wait for who is missing.
+
+        Raises WeightSyncError naming those that did not come, and Closed as soon as it is known that one will not.
+        """
         for index in [index for index, peer in self.peers.items() if peer.is_closed()]:
             self.peers.pop(index).close()
         deadline = time.monotonic() + self._timeout
         while missing := sorted(set(self._indices) - set(self.peers)):
-            self._listener.settimeout(max(0.001, deadline - time.monotonic()))
+            left = max(0.001, deadline - time.monotonic())
+            self._listener.settimeout(min(left, LOOK_EVERY_S))
             try:
                 connection, _ = self._listener.accept()
             except TimeoutError:
+                self._lookout.for_receivers(missing)
+                if left > LOOK_EVERY_S:
+                    continue
                 names = ", ".join(map(str, missing))
                 raise WeightSyncError(f"Receiver {names} did not connect within {self._timeout:g} s.") from None
             self._welcome(Frames(connection, "A receiver"))
@@ -60,7 +76,7 @@ class PeerServer:
         """Return the next message of a receiver. Raises WeightSyncError when it gave up, is gone or silent."""
         message = self.peers[index].receive(self._timeout)
         if message["kind"] == "error":
-            raise WeightSyncError(f"Receiver {index} gave up: {message['reason']}")
+            raise GaveUp(f"Receiver {index} gave up: {message['reason']}")
         return message
 
     def answers(self) -> dict[int, Message]:
@@ -69,15 +85,16 @@ class PeerServer:
 
     def commit(self) -> None:
         """Tell all receivers to use what they have, also when one of them is gone. Raises WeightSyncError then."""
-        lost = []
+        lost: list[WeightSyncError] = []
         for peer in self.peers.values():
             try:
                 peer.send({"kind": "commit"}, self._timeout)
             except WeightSyncError as error:
-                lost.append(str(error))
+                lost.append(error)
         if lost:
             self._drop_all()
-            raise WeightSyncError(f"{' '.join(lost)} All others have the new weights.")
+            kind = Closed if all(error.is_consequence for error in lost) else WeightSyncError
+            raise kind(f"{' '.join(map(str, lost))} All others have the new weights.")
 
     def abort(self, reason: str) -> None:
         """Tell the receivers that the transfer failed and drop the connections."""
@@ -118,9 +135,15 @@ class PeerClient:
     """A receiver's end; ``greeted`` runs on each new connection, with what the sender's ``greet`` sends."""
 
     def __init__(
-        self, path: str, index: int, timeout: float, greeted: Callable[[Frames], None] = lambda peer: None
+        self,
+        path: str,
+        index: int,
+        timeout: float,
+        greeted: Callable[[Frames], None] = lambda peer: None,
+        lookout: Lookout | None = None,
     ) -> None:
         self._path = path
+        self._lookout = lookout or Lookout()
         self._index = index
         self._timeout = timeout
         self._greeted = greeted
@@ -135,11 +158,13 @@ class PeerClient:
     def begin(self, version: int) -> Message:
         """Connect if need be and return the announcement. Raises WeightSyncError for another version."""
         deadline = time.monotonic() + self._timeout
+        if self._peer is not None and self._peer.has_hung_up():
+            self.drop()  # with what an earlier transfer has left in it
         while True:
             if self._peer is None:
                 self._connect(deadline)
             try:
-                message = self.peer.receive(max(0.001, deadline - time.monotonic()))
+                message = self._announcement(version, deadline)
             except Closed:
                 # The sender dropped what was left of an earlier transfer, or was launched again.
                 self.drop()
@@ -149,6 +174,21 @@ class PeerClient:
                 raise
             break
         return check_announced(message, version)
+
+    def _announcement(self, version: int, deadline: float) -> Message:
+        """Return the next message; Closed when it announces an earlier transfer, as soon as the end of that comes."""
+        message = self.peer.receive(max(0.001, deadline - time.monotonic()))
+        if message["kind"] != "begin" or message["version"] >= version:
+            return message
+        try:
+            following = self.peer.receive(_STALE_S)
+        except Closed:
+            raise
+        except WeightSyncError:
+            return message
+        if following["kind"] == "abort":
+            raise Closed(f"The sender gave up an earlier transfer: {following['reason']}")
+        return message
 
     def send(self, message: Message) -> None:
         """Send a message to the sender."""
@@ -174,7 +214,11 @@ class PeerClient:
         self._peer = None
 
     def _connect(self, deadline: float) -> None:
+        looked = time.monotonic()
         while True:
+            if time.monotonic() - looked > LOOK_EVERY_S:
+                self._lookout.for_sender()
+                looked = time.monotonic()
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.connect(self._path)
@@ -206,5 +250,5 @@ def check_announced(message: Message, version: int) -> Message:
 def check_going_on(message: Message) -> Message:
     """Return the message; WeightSyncError when the sender gave up."""
     if message["kind"] == "abort":
-        raise WeightSyncError(f"The sender gave up: {message['reason']}")
+        raise GaveUp(f"The sender gave up: {message['reason']}")
     return message

@@ -14,6 +14,7 @@ import torch
 
 from plugrl.errors import WeightSyncError
 from plugrl.runtime.sync.frames import Frames
+from plugrl.runtime.sync.lookout import Lookout
 from plugrl.runtime.sync.meeting import Message, PeerClient, PeerServer
 from plugrl.runtime.sync.memory import anonymous_memory, map_shared
 
@@ -23,14 +24,14 @@ _SLOTS = 2
 class MemoryOutlet:
     """The sender's end: listens at ``path`` and serves the receivers with the given indices."""
 
-    def __init__(self, path: str, indices: Sequence[int], size: int, timeout: float) -> None:
+    def __init__(self, path: str, indices: Sequence[int], size: int, timeout: float, lookout: Lookout) -> None:
         self._size = size
         self._timeout = timeout
         self._sequence = 0
         self._read: dict[int, int] = {}
         self._descriptor = anonymous_memory(size * _SLOTS)
         self._memory: torch.Tensor | None = map_shared(self._descriptor, size * _SLOTS)
-        self._server = PeerServer(path, indices, timeout, self._greet)
+        self._server = PeerServer(path, indices, timeout, self._greet, lookout)
 
     def begin(self, message: Message) -> dict[int, Message]:
         """Connect the receivers that are not connected, announce a transfer and return what they answer."""
@@ -92,9 +93,9 @@ class MemoryOutlet:
 class MemoryInlet:
     """A receiver's end."""
 
-    def __init__(self, path: str, index: int, timeout: float) -> None:
+    def __init__(self, path: str, index: int, timeout: float, lookout: Lookout) -> None:
         self._timeout = timeout
-        self._client = PeerClient(path, index, timeout, self._greeted)
+        self._client = PeerClient(path, index, timeout, self._greeted, lookout)
         self._memory: torch.Tensor | None = None
         self._size = 0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.config.schema.weight_sync import WeightSyncConfig
 from plugrl.errors import ConfigError
+from plugrl.runtime.losses import Launch
 from plugrl.runtime.sync.registry import AUTO, get_weight_syncer
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class WeightRoute:
 
     kind: the registered syncer. remote: the receivers that do not share the sender's node; they need ``mailbox``, a
     Ray actor. timeout_s: seconds that one side waits for the next sign of life of the other. options: the settings.
+    sender, receiver_launch: launch and rank of the sender, and the launch of the receivers, where they are workers.
     """
 
     name: str
@@ -38,6 +40,8 @@ class WeightRoute:
     bucket_bytes: int = 256 * MEGABYTE
     timeout_s: float = 120.0
     options: WeightSyncConfig = WeightSyncConfig()
+    sender: tuple[Launch, int] | None = None
+    receiver_launch: Launch | None = None
 
     @property
     def local(self) -> tuple[int, ...]:
@@ -90,6 +94,8 @@ def weight_route(
         bucket_bytes=bucket_megabytes * MEGABYTE,
         timeout_s=timeout_s,
         options=options,
+        sender=(Launch(group=sender.name, generation=sender.generation), sender_rank),
+        receiver_launch=Launch(group=receivers.name, generation=receivers.generation),
     )
     if options.type == AUTO:
         kind, reason = choose(route)
@@ -101,7 +107,7 @@ def weight_route(
     if remote or route.kind == "full":
         from plugrl.runtime.sync.mailbox import start_mailbox
 
-        route = replace(route, mailbox=start_mailbox(receivers.size))
+        route = replace(route, mailbox=start_mailbox(receivers.size, home))
     return route
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ray
 import torch
 
 from plugrl.errors import WeightSyncError
+from plugrl.runtime.sync.frames import Closed, GaveUp
+from plugrl.runtime.sync.lookout import LOOK_EVERY_S, Lookout
 from plugrl.runtime.sync.meeting import Message, check_announced, check_going_on
 
 _AHEAD = 2
@@ -18,8 +21,9 @@ _GRACE_S = 10.0
 class StoreOutlet:
     """The sender's end."""
 
-    def __init__(self, mailbox: Any, indices: Sequence[int], timeout: float) -> None:
+    def __init__(self, mailbox: Any, indices: Sequence[int], timeout: float, lookout: Lookout) -> None:
         self._mailbox = mailbox
+        self._lookout = lookout
         self._indices = tuple(indices)
         self._timeout = timeout
         self._sequence = 0
@@ -62,11 +66,13 @@ class StoreOutlet:
         """Do nothing: there is no connection."""
 
     def _answer_of(self, index: int) -> Message:
-        message = _take(self._mailbox, "from", index, self._timeout)
+        message = _take(
+            self._mailbox, "from", index, self._timeout, lambda: self._lookout.for_receivers([index])
+        )
         if message is None:
             raise WeightSyncError(f"Receiver {index} did not answer for {self._timeout:g} s.")
         if message["kind"] == "error":
-            raise WeightSyncError(f"Receiver {index} gave up: {message['reason']}")
+            raise GaveUp(f"Receiver {index} gave up: {message['reason']}")
         assert isinstance(message, dict)
         return message
 
@@ -82,8 +88,9 @@ class StoreOutlet:
 class StoreInlet:
     """A receiver's end."""
 
-    def __init__(self, mailbox: Any, index: int, timeout: float) -> None:
+    def __init__(self, mailbox: Any, index: int, timeout: float, lookout: Lookout) -> None:
         self._mailbox = mailbox
+        self._lookout = lookout
         self._index = index
         self._timeout = timeout
 
@@ -123,19 +130,33 @@ class StoreInlet:
         """Do nothing: there is no connection."""
 
     def _next(self) -> Message:
-        message = _take(self._mailbox, "to", self._index, self._timeout)
+        message = _take(self._mailbox, "to", self._index, self._timeout, self._lookout.for_sender)
         if message is None:
             raise WeightSyncError(f"The sender sent nothing for {self._timeout:g} s.")
         assert isinstance(message, dict)
         return message
 
 
-def _take(mailbox: Any, box: str, index: int, timeout: float) -> Any:
-    return _get(mailbox.take.remote(box, index, timeout), timeout + _GRACE_S)
+def _take(mailbox: Any, box: str, index: int, timeout: float, look: Callable[[], None]) -> Any:
+    """Return the next message, None after ``timeout`` seconds; ``look`` raises when nothing will come."""
+    deadline = time.monotonic() + timeout
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        reference = mailbox.take.remote(box, index, min(left, LOOK_EVERY_S))
+        try:
+            message = _get(reference, LOOK_EVERY_S + _GRACE_S)
+        except BaseException:
+            ray.cancel(reference)  # Left alone it would take the first message of the next transfer.
+            raise
+        if message is not None or left <= LOOK_EVERY_S:
+            return message
+        look()
 
 
 def _get(reference: Any, timeout: float) -> Any:
     try:
         return ray.get(reference, timeout=timeout)
+    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+        raise Closed(f"Ray has lost the weights on their way: {error}") from error
     except ray.exceptions.RayError as error:
         raise WeightSyncError(f"Ray could not carry the weights: {error}") from error
