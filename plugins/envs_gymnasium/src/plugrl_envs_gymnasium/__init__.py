@@ -1,0 +1,1 @@
+"""Environments of gymnasium as PlugRL environments; the adapter is plugrl.envs.gymnasium."""
