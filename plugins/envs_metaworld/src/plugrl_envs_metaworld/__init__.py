@@ -1,0 +1,1 @@
+"""Meta-World as a PlugRL environment."""
