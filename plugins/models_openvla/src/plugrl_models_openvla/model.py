@@ -7,6 +7,7 @@ and positions count what it shows (Kim et al., "OpenVLA", https://arxiv.org/abs/
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import Cache, DynamicCache, LlamaConfig, LlamaForCausalLM
 
+from plugrl_models_openvla.film import Modulation
 from plugrl_models_openvla.folder_config import FolderConfig, TextConfig
 from plugrl_models_openvla.projector import Projector
 from plugrl_models_openvla.value_head import ValueHead
@@ -86,9 +88,14 @@ class OpenVLAModel(nn.Module):
         self._attention = attention
 
     # ----------------------------------------------------------------- parts of a forward
-    def embed_images(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """Return [B, cameras * num_patches, H] for normalised pixel values [B, cameras * 3 * towers, S, S]."""
-        return self.projector(self.vision_backbone(pixel_values))
+    def embed_images(
+        self, pixel_values: torch.Tensor, modulations: Mapping[str, Sequence[Modulation]] | None = None
+    ) -> torch.Tensor:
+        """Return [B, cameras * num_patches, H] for normalised pixel values [B, cameras * 3 * towers, S, S].
+
+        ``modulations``: what an instruction makes of the vision towers, by tower.
+        """
+        return self.projector(self.vision_backbone(pixel_values, modulations))
 
     def embed_tokens(self, ids: torch.Tensor) -> torch.Tensor:
         """Return [B, T, H] for ids [B, T]."""
@@ -176,10 +183,11 @@ class OpenVLAModel(nn.Module):
         """Recompute the activations of blocks and layers in the backward pass, or keep them."""
         for tower in self.vision_backbone.towers:
             tower.gradient_checkpointing = enabled
-        if enabled:
-            self.language_model.gradient_checkpointing_enable({"use_reentrant": False})
-        else:
-            self.language_model.gradient_checkpointing_disable()
+        llama, action = self.language_model, "enable" if enabled else "disable"
+        # Newer transformers rename both and warn about the old names.
+        switch = getattr(llama, f"activation_checkpointing_{action}", None)
+        switch = switch or getattr(llama, f"gradient_checkpointing_{action}")
+        switch(*([{"use_reentrant": False}] if enabled else []))
 
 
 def splice_mask(mask: torch.Tensor, num_patches: int) -> torch.Tensor:
