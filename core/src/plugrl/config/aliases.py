@@ -21,6 +21,29 @@ _ALIASES: dict[KeyPath, KeyPath] = {
     ("peft", "method_type"): ("model", "lora", "method"),
     ("peft", "init_type"): ("model", "lora", "init"),
     ("peft",): ("model", "lora"),
+    ("model", "model_path"): ("model", "path"),
+    ("algorithm", "adv_type"): ("algorithm", "adv_estimator"),
+    ("algorithm", "gae_lambda"): ("algorithm", "lam"),
+    ("algorithm", "group_size"): ("env", "train", "group_size"),
+    ("algorithm", "update_epoch"): ("actor", "ppo_epochs"),
+    ("algorithm", "clip_ratio_low"): ("actor", "clip_ratio_low"),
+    ("algorithm", "clip_ratio_high"): ("actor", "clip_ratio_high"),
+    ("algorithm", "clip_ratio_c"): ("actor", "clip_ratio_c"),
+    ("algorithm", "entropy_bonus"): ("actor", "entropy_coeff"),
+    ("algorithm", "value_clip"): ("critic", "cliprange_value"),
+    ("algorithm", "loss_agg_func"): ("actor", "loss_agg_mode"),
+    ("algorithm", "filter_rewards"): ("algorithm", "filter_groups", "enable"),
+    ("actor", "global_batch_size"): ("actor", "ppo_mini_batch_size"),
+    ("actor", "micro_batch_size"): ("actor", "ppo_micro_batch_size_per_gpu"),
+    ("rollout", "sampling_params", "temperature_train"): ("rollout", "temperature"),
+    ("rollout", "sampling_params", "temperature_eval"): ("rollout", "val_kwargs", "temperature"),
+    ("rollout", "sampling_params"): ("rollout",),
+    ("runner", "max_steps"): ("trainer", "total_training_steps"),
+    ("runner", "max_epochs"): ("trainer", "total_epochs"),
+    ("runner", "val_check_interval"): ("trainer", "test_freq"),
+    ("runner", "save_interval"): ("trainer", "save_freq"),
+    ("runner", "weight_sync_interval"): ("trainer", "weight_sync_interval"),
+    ("runner",): ("trainer",),
     ("trainer", "resume_mode"): ("trainer", "resume"),
     ("trainer", "keep_last"): ("trainer", "max_ckpt_to_keep"),
     ("trainer", "async_save"): ("actor", "checkpoint", "async_save"),
@@ -38,7 +61,7 @@ _ALIASES: dict[KeyPath, KeyPath] = {
     ("job_name",): ("trainer", "experiment_name"),
     ("resume",): ("trainer", "resume"),
 }
-"""The keys at the root are those of LeRobot's trainer."""
+"""The keys at the root are those of LeRobot's trainer; `runner` and many of `algorithm` are those of RLinf."""
 
 FOLLOWS: dict[KeyPath, KeyPath] = {
     ("ref", "strategy"): ("actor", "strategy"),
@@ -63,7 +86,15 @@ FOLLOWS: dict[KeyPath, KeyPath] = {
 HINTS: dict[KeyPath, str] = {
     ("dataset",): "use data.source=lerobot and data.source_options: root (a folder), episodes, delta_timestamps",
     ("policy",): "use model: model_type and the model's own keys, and model.path for policy.path",
-    ("env",): "training does not evaluate in an environment; sft.eval_every validates on held-out samples",
+    ("env", "type"): "environments are named by env.train.env_type",
+    ("algorithm", "rollout_epoch"): "it has moved to env.train.rollout_epoch",
+    ("algorithm", "eval_rollout_epoch"): "it has moved to env.eval.rollout_epoch",
+    ("algorithm", "sampling_params"): "it has moved to rollout.sampling_params",
+    ("algorithm", "length_params"): "it has moved to rollout.sampling_params.max_new_tokens",
+    ("algorithm", "kl_beta"): "environments are trained without a reference; in text it is algorithm.kl_ctrl.kl_coef",
+    ("trainer", "use_training_pipeline"): "training begins when all of a step is there, with gae and without; "
+    "rollout.pipeline_stage_num overlaps environments and policy",
+    ("trainer", "overlap_env_bootstrap"): "use env.train.overlap_reset",
     ("scheduler",): "use sft.optim.lr_scheduler_type, lr_warmup_steps, min_lr_ratio and num_cycles",
     ("sft", "optim", "type"): "the optimizer is AdamW",
     ("eval_freq",): "use sft.eval_every, which validates on held-out samples",
@@ -88,6 +119,10 @@ HINTS: dict[KeyPath, str] = {
     ("rollout", "gpu_memory_utilization"): "give the backend's own options under rollout.options",
 }
 """What to use instead of keys known from elsewhere."""
+
+
+ENV_FOLLOWS = ("env_type", "max_episode_steps", "ignore_terminations")
+"""Keys of `env.eval` that take the value of `env.train` unless they are given."""
 
 
 def canonical(path: KeyPath) -> KeyPath:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Literal
 
+from plugrl.config.embodied_checks import Task, embodied_problems, without_environments
 from plugrl.config.schema import RunConfig
 from plugrl.config.schema.run import VALUE_ESTIMATORS
 from plugrl.errors import nearest
-
-Task = Literal["train", "sft", "eval"]
-"""What a configuration is used for; a rule that concerns only one task is not held against another."""
 
 RESUME_MODES = ("auto", "disable", "last", "new")
 """Words that `trainer.resume` knows."""
@@ -26,7 +23,10 @@ _NEWEST_WEIGHTS = frozenset({"remax", "optimal_token_baseline", "tir_optimal_tok
 
 def cross_problems(config: RunConfig, task: Task = "train") -> list[str]:
     """Return what is wrong between keys, one line each, starting with the key that is best changed."""
-    rules = [_resume(config), _data(config), _reward(config, task)]
+    if config.is_embodied and task != "sft":
+        rules = [_resume(config), embodied_problems(config, task), _clipping(config), _checkpoints(config)]
+        return [problem for rule in rules for problem in rule]
+    rules = [_resume(config), _data(config), _reward(config, task), without_environments(config)]
     if task == "train":
         rules += [_batches(config), _estimator(config), _divergence(config), _clipping(config), _asynchronous(config)]
     if task == "sft" or config.sft.before_rl:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from plugrl.config.aliases import FOLLOWS
+from plugrl.config.aliases import ENV_FOLLOWS, FOLLOWS
 from plugrl.config.checks import Task, cross_problems
 from plugrl.config.messages import config_error
 from plugrl.config.names import check_names
@@ -149,6 +149,7 @@ def fill_defaults(tree: Tree) -> None:
     for target, source in FOLLOWS.items():
         if tree.has(source):
             tree.fill(target, tree.find(source))
+    _fill_evaluation(tree)
     if not tree.find(("trainer", "default_local_dir")):
         project = tree.find(("trainer", "project_name")) or "plugrl"
         experiment = tree.find(("trainer", "experiment_name")) or "run"
@@ -159,6 +160,20 @@ def fill_defaults(tree: Tree) -> None:
         value = tree.find(path)
         if isinstance(value, str) and os.path.exists(os.path.expanduser(value)):
             _set(tree, path, _absolute(value))
+
+
+def _fill_evaluation(tree: Tree) -> None:
+    """Let `env.eval`, where there is one, follow `env.train`; its own settings join those of the same environment."""
+    train, measured = tree.find(("env", "train")), tree.find(("env", "eval"))
+    if not isinstance(train, dict) or not isinstance(measured, dict):
+        return
+    for name in ENV_FOLLOWS:
+        if name in train:
+            tree.fill(("env", "eval", name), train[name])
+    if measured.get("env_type") == train.get("env_type"):
+        own: KeyPath = ("env", "train", "init_params")
+        for path, value, origin in tree.leaves(own):
+            tree.fill(("env", "eval", "init_params", *path[len(own) :]), value, origin)
 
 
 def _set(tree: Tree, path: KeyPath, value: Any) -> None:

@@ -28,7 +28,9 @@ def check_names(config: RunConfig, task: Task = "train") -> None:
 def _names(config: RunConfig, task: Task) -> Iterator[tuple[str, str, KeyPath]]:
     if config.platform is not None:
         yield "platform", config.platform, ("platform",)
-    yield "dataset", config.data.source, ("data", "source")
+    embodied = config.is_embodied and task != "sft"
+    if not embodied:
+        yield "dataset", config.data.source, ("data", "source")
     if config.reward.name is not None:
         yield "reward", config.reward.name, ("reward", "name")
     for name in config.trainer.logger:
@@ -36,7 +38,8 @@ def _names(config: RunConfig, task: Task) -> Iterator[tuple[str, str, KeyPath]]:
     if task != "eval" and config.weight_sync.type != "auto":
         yield "weight_syncer", config.weight_sync.type, ("weight_sync", "type")
     if task == "train":
-        yield "advantage", config.algorithm.adv_estimator, ("algorithm", "adv_estimator")
+        prefix = "embodied/" if embodied else ""
+        yield "advantage", prefix + config.algorithm.adv_estimator, ("algorithm", "adv_estimator")
         yield "loss", config.actor.policy_loss.loss_mode, ("actor", "policy_loss", "loss_mode")
 
 

@@ -15,12 +15,16 @@ from plugrl.config.schema import (
     ActorConfig,
     AlgorithmConfig,
     CriticConfig,
+    EnvSection,
+    EvalEnvConfig,
     ModelConfig,
     RefConfig,
     RolloutConfig,
     RunConfig,
     Section,
+    TrainEnvConfig,
 )
+from plugrl.config.schema.model import OpenModelConfig
 from plugrl.config.schema.run import wants_critic
 from plugrl.config.tree import Tree, dotted
 from plugrl.config.yaml_source import KeyPath
@@ -31,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 _OWNERS: dict[str, type[Section]] = {"actor": ActorConfig, "critic": CriticConfig, "ref": RefConfig}
 """The sections to which an engine may add its own."""
+
+_ENV_PARAMS = "plugrl.envs.config:EnvParams"
+"""The settings of an environment that brings no schema."""
 
 
 @dataclass
@@ -48,7 +55,9 @@ def plugin_schema(tree: Tree) -> PluginSchema:
     model or rollout.
     """
     owners: dict[KeyPath, str] = {}
-    replaced: list[tuple[str, Any]] = []
+    if isinstance(tree.find(("env", "train")), dict):
+        tree.fill(("critic", "enable"), False)  # the policy itself has the head for values
+    replaced: list[tuple[str, Any]] = [("env", _env_section(tree, owners))]
     model = _model_schema(tree, ("model", "model_type"), owners)
     replaced.append(("model", model))
     added = _engine_sections(tree, owners)
@@ -90,9 +99,26 @@ def _model_schema(tree: Tree, key: KeyPath, owners: dict[KeyPath, str]) -> type[
     entry = find_named("model", _text(tree, key, ModelConfig.model_fields["model_type"].default), key)
     schema = _load(entry.meta.get("schema"), ModelConfig, entry.origin.owner)
     if schema is None:
-        return ModelConfig
+        return ModelConfig if entry.meta.get("category") != "embodied" else OpenModelConfig
     owners[key[:-1]] = entry.origin.owner
     return schema
+
+
+def _env_section(tree: Tree, owners: dict[KeyPath, str]) -> type[Section]:
+    """Give `env.train.init_params` and its like the schema of the environment that stands beside it."""
+    splits: list[tuple[str, Any]] = []
+    bases: dict[str, type[Section]] = {"train": TrainEnvConfig, "eval": EvalEnvConfig}
+    for name, base in bases.items():
+        key: KeyPath = ("env", name, "env_type")
+        if not isinstance(tree.find(key[:-1]), dict) or tree.find(key) is None:
+            splits.append((name, base))
+            continue
+        entry = find_named("env", _text(tree, key, ""), key)
+        schema = _load(entry.meta.get("schema") or _ENV_PARAMS, Section, entry.origin.owner)
+        owners[(*key[:-1], "init_params")] = entry.origin.owner
+        tree.fill((*key[:-1], "init_params"), {})
+        splits.append((name, compose(base, (("init_params", schema),))))
+    return compose(EnvSection, tuple(splits)) if any(kind not in bases.values() for _, kind in splits) else EnvSection
 
 
 def _critic_model(tree: Tree, owners: dict[KeyPath, str]) -> type[Section] | None:

@@ -7,6 +7,7 @@ from plugrl.config.schema.algorithm import AlgorithmConfig, KlControlConfig
 from plugrl.config.schema.base import Section
 from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
 from plugrl.config.schema.data import DataConfig
+from plugrl.config.schema.env import EnvConfig, EnvSection, EvalEnvConfig, TrainEnvConfig
 from plugrl.config.schema.flow import AsynchronousConfig, FlowConfig, PhaseConfig
 from plugrl.config.schema.model import EmbodiedModelConfig, LoraConfig, ModelConfig, OpenModelConfig
 from plugrl.config.schema.optim import CheckpointConfig, OptimConfig
@@ -24,6 +25,9 @@ __all__ = [
     "CriticConfig",
     "DataConfig",
     "EmbodiedModelConfig",
+    "EnvConfig",
+    "EnvSection",
+    "EvalEnvConfig",
     "FlowConfig",
     "KlControlConfig",
     "LoraConfig",
@@ -40,6 +44,7 @@ __all__ = [
     "RunConfig",
     "Section",
     "SftConfig",
+    "TrainEnvConfig",
     "TrainerConfig",
     "ValidationSampling",
 ]

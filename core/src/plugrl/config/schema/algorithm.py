@@ -9,6 +9,9 @@ from pydantic import Field
 from plugrl.config.schema.actor import KlKind
 from plugrl.config.schema.base import Section
 
+Level = Literal["action_level", "chunk_level"]
+"""What counts as one step of a rollout: an action, or all actions that the policy gave at once."""
+
 
 class KlControlConfig(Section):
     """The weight of the divergence in the reward."""
@@ -59,6 +62,39 @@ class AlgorithmConfig(Section):
 
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
     """Which prompts the policy learns from."""
+
+    loss_type: Literal["actor", "actor_critic", "decoupled_actor_critic"] | None = None
+    """Environments: what is minimised; null is actor_critic where the estimator is gae, else actor."""
+
+    reward_type: Level = "action_level"
+    """Environments: a step of the estimator is an action, or a whole chunk with its rewards summed."""
+
+    logprob_type: Literal["token_level", "action_level", "chunk_level"] = "action_level"
+    """Environments: the ratio is one of a single number of an action, of an action, or of a whole chunk."""
+
+    entropy_type: Literal["token_level", "action_level", "chunk_level"] | None = None
+    """Environments: the same for the entropy; null takes `logprob_type`."""
+
+    bootstrap_type: Literal["standard", "always"] = "standard"
+    """Environments: add the value of the last state where the time ran out, or at every end of an episode."""
+
+    normalize_advantages: bool = True
+    """Environments: bring the advantages of gae to mean 0 and deviation 1 over all scenes."""
+
+    rewards_lower_bound: float | None = None
+    """Environments, with `filter_groups`: smallest mean return of a group that is learned from."""
+
+    rewards_upper_bound: float | None = None
+    """Environments, with `filter_groups`: largest mean return of a group that is learned from."""
+
+    huber_delta: float = Field(10.0, gt=0)
+    """Environments: errors of values are squared below this, and grow linearly above."""
+
+    clip_log_ratio_min: float | None = None
+    """Environments: smallest logarithm of a ratio; null is no bound."""
+
+    clip_log_ratio_max: float | None = None
+    """Environments: largest logarithm of a ratio; null is no bound."""
 
     options: dict[str, Any] = {}
     """Further options of the estimator."""

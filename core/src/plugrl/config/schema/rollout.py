@@ -67,6 +67,10 @@ class RolloutConfig(Section):
     log_prob_max_token_len_per_gpu: int = Field(16384, ge=1)
     """Tokens in one of those micro-batches; follows the actor unless given."""
 
+    pipeline_stage_num: int = Field(1, ge=1)
+    """Environments: parts of a worker's scenes that take turns, so that one is stepped while the policy looks at
+    another."""
+
     update_weights_bucket_megabytes: int = Field(256, ge=1)
     """Size of the buckets in which weights travel to the rollout."""
 

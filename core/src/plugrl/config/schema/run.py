@@ -7,6 +7,7 @@ from plugrl.config.schema.algorithm import AlgorithmConfig
 from plugrl.config.schema.base import Section
 from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
 from plugrl.config.schema.data import DataConfig
+from plugrl.config.schema.env import EnvSection
 from plugrl.config.schema.flow import FlowConfig
 from plugrl.config.schema.model import ModelConfig
 from plugrl.config.schema.rollout import RewardConfig, RolloutConfig
@@ -43,6 +44,9 @@ class RunConfig(Section):
     data: DataConfig = DataConfig()
     """The prompts."""
 
+    env: EnvSection = EnvSection()
+    """The environments, instead of prompts."""
+
     actor: ActorConfig = ActorConfig()
     """Training of the policy."""
 
@@ -69,6 +73,11 @@ class RunConfig(Section):
 
     trainer: TrainerConfig = TrainerConfig()
     """The run as a whole."""
+
+    @property
+    def is_embodied(self) -> bool:
+        """Whether the policy acts in environments, instead of answering prompts."""
+        return self.env.train is not None or self.env.eval is not None
 
     @property
     def uses_critic(self) -> bool:

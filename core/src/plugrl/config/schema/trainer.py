@@ -57,6 +57,9 @@ class TrainerConfig(Section):
     critic_warmup: int = Field(0, ge=0)
     """First steps in which only the critic is trained."""
 
+    weight_sync_interval: int = Field(1, ge=1)
+    """Environments: steps between two transfers of weights to the rollout."""
+
     profile_steps: tuple[int, ...] = ()
     """Steps that the platform's profiler records in the actor's workers; empty profiles none."""
 
