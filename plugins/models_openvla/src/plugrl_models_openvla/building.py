@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,8 @@ from plugrl_models_openvla.norm_statistics import NormStatistics
 from plugrl_models_openvla.prompts import PromptEncoder
 from plugrl_models_openvla.tokenizer import files_of, load_tokenizer, word_tokenizer
 from plugrl_models_openvla.tokens import ActionTokens
+
+Config = TypeVar("Config", bound=OpenVLAConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +46,21 @@ class Parts:
     transform: ActionTransform
 
 
-def build_parts(
-    config: OpenVLAConfig, dtype: torch.dtype, *, value_outputs: int = 1
-) -> tuple[OpenVLAModel, Parts, Adapter | None]:
+def build_parts(config: OpenVLAConfig, dtype: torch.dtype) -> tuple[OpenVLAModel, Parts, Adapter | None]:
     """Return model, surroundings and adapter. Raises ConfigError or CheckpointError with the key that is wrong."""
     config = config.with_base()
     with torch.device("cpu"):  # The caller may build the model without memory, but not these.
         parts = surroundings(config)
-    model = build_model(parts.folder, config, dtype, value_outputs=value_outputs)
+    model: OpenVLAModel = build_model(parts.folder, config, dtype)
     if config.enable_gradient_checkpointing:
         model.set_gradient_checkpointing(True)
     return model, parts, with_adapter(model, config)
 
 
-def surroundings(config: OpenVLAConfig) -> Parts:
-    """Return all but the model, without its weights."""
+def surroundings(
+    config: Config, read_statistics: Callable[[Config, Mapping[str, Any]], NormStatistics] | None = None
+) -> Parts:
+    """Return all but the model, without its weights. ``read_statistics``: in place of :func:`action_statistics`."""
     tokenizer, folder = _tokenizer_and_folder(config)
     check_image_size(config, folder.config)
     tokens = ActionTokens(folder.config.text_vocab, folder.config.n_action_bins)
@@ -68,7 +70,7 @@ def surroundings(config: OpenVLAConfig) -> Parts:
         prompts=PromptEncoder(tokenizer, config.max_prompt_length, folder.config.pad_token_id),
         images=image_plan(folder.config, folder.preprocessor, center_crop=config.center_crop),
         tokens=tokens,
-        statistics=action_statistics(config, folder.config.norm_stats),
+        statistics=(read_statistics or action_statistics)(config, folder.config.norm_stats),
         transform=action_transform(config.action_transform, config.action_scale),
     )
 

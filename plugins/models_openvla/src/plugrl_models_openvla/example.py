@@ -53,6 +53,11 @@ def openvla(action_dim: int = 3, *, fused: bool = True) -> dict[str, Any]:
     }
 
 
+def openvla_oft(action_dim: int = 3) -> dict[str, Any]:
+    """Return the same model with chunks of two actions in one pass."""
+    return {**openvla(action_dim), "model_type": "openvla_oft", "num_action_chunks": 2}
+
+
 def write_folder(folder: str | Path, **changes: Any) -> Mapping[str, Any]:
     """Write a checkpoint folder with random weights; returns the section ``model:`` that loads it.
 

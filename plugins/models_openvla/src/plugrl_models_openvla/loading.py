@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from plugrl.errors import CheckpointError
 from plugrl_models_openvla.config import OpenVLAConfig
 from plugrl_models_openvla.folder import Folder
+from plugrl_models_openvla.folder_config import FolderConfig
 from plugrl_models_openvla.model import OpenVLAModel
 from plugrl_models_openvla.value_head import ValueHead
 from plugrl_models_openvla.weight_files import StoredTensor, WeightFiles
@@ -18,31 +20,45 @@ from plugrl_models_openvla.weight_files import StoredTensor, WeightFiles
 VALUE_HEAD = "value_head."
 _SHOWN = 5
 
+Config = TypeVar("Config", bound=OpenVLAConfig)
+Model = TypeVar("Model", bound=OpenVLAModel)
+Heads = dict[str, nn.Module]
+"""Modules beside the published model, by attribute."""
 
-def build_model(folder: Folder, config: OpenVLAConfig, dtype: torch.dtype, *, value_outputs: int = 1) -> OpenVLAModel:
+
+def value_heads(folder: FolderConfig, config: OpenVLAConfig, outputs: int = 1) -> Heads:
+    """Return the value head where the configuration asks for one."""
+    if not config.add_value_head:
+        return {}
+    hidden = folder.text_config.hidden_size
+    return {"value_head": ValueHead(hidden, config.value_head_sizes, outputs, config.value_head_activation)}
+
+
+def build_model(
+    folder: Folder,
+    config: Config,
+    dtype: torch.dtype,
+    *,
+    make: Callable[..., Model] = OpenVLAModel,  # type: ignore[assignment]
+    heads: Callable[[FolderConfig, Config], Heads] = value_heads,
+) -> Model:
     """Return the model on the CPU with the weights of ``folder``, or random ones from ``config.seed``.
 
-    A value head that the weights lack is drawn from the seed as well. Under ``torch.device("meta")`` the model comes
-    without weights. Parts that only stand in checkpoints are frozen. Raises CheckpointError for weights that do not
-    fit.
+    ``make(config.json, attention=, **heads)`` makes the model, ``heads`` what stands beside the published one: a head
+    that the weights lack is drawn from the seed as well. Under ``torch.device("meta")`` the model comes without
+    weights. Parts that only stand in checkpoints are frozen. Raises CheckpointError for weights that do not fit.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        head = None
-        if config.add_value_head:
-            head = ValueHead(
-                folder.config.text_config.hidden_size,
-                config.value_head_sizes,
-                value_outputs,
-                config.value_head_activation,
-            )
+        # What stands beside the published model has random weights where the files bring none.
+        beside = heads(folder.config, config)
         if folder.weights is None or torch.get_default_device().type == "meta":
-            model = OpenVLAModel(folder.config, attention=config.attn_implementation, value_head=head)
+            model = make(folder.config, attention=config.attn_implementation, **beside)
             model.initialise()
         else:
             with torch.device("meta"):
-                model = OpenVLAModel(folder.config, attention=config.attn_implementation, value_head=head)
-            load_weights(model, folder.weights, dtype)
+                model = make(folder.config, attention=config.attn_implementation, **beside)
+            load_weights(model, folder.weights, dtype, tuple(f"{name}." for name in beside) or (VALUE_HEAD,))
     _cast(model, dtype)
     for tower in model.vision_backbone.towers:
         for part in tower.unused():
@@ -55,8 +71,8 @@ def load_weights(
 ) -> None:
     """Put the tensors of ``files`` into a model that has no memory for them, in ``dtype``.
 
-    Only what begins with a prefix of ``may_lack``, and has memory, may be missing. Raises CheckpointError that names
-    the missing, the unknown, and those of another shape, before any is read.
+    Only heads, what begins with a prefix of ``may_lack`` and has memory, may be missing, each as a whole. Raises
+    CheckpointError that names the missing, the unknown, and those of another shape, before any is read.
     """
     stored = files.specs()
     check_names(files, stored, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, may_lack)
@@ -76,10 +92,12 @@ def check_names(
     may_lack: tuple[str, ...] = (VALUE_HEAD,),
 ) -> None:
     """Raise CheckpointError unless ``stored`` has the names and shapes that are wanted."""
-    heads = {name for name in wanted if name.startswith(may_lack)}
-    # A head comes whole or not at all.
-    partly = heads if heads & stored.keys() else set()
-    missing = sorted((wanted.keys() - heads | partly) - stored.keys())
+    needed = set(wanted)
+    for prefix in may_lack:
+        head = {name for name in wanted if name.startswith(prefix)}
+        if not head & stored.keys():  # It comes whole or not at all.
+            needed -= head
+    missing = sorted(needed - stored.keys())
     unknown = sorted(stored.keys() - wanted.keys())
     wrong = [
         f"{name} {list(stored[name].shape)} instead of {list(shape)}"

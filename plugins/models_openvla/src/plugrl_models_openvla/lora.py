@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from plugrl_models_hf.adapter import Adapter, attach
 from plugrl_models_hf.adapter_files import merge_into
@@ -28,10 +29,12 @@ def default_targets(model: OpenVLAModel) -> str:
     return rf"(?:{places})(?:{'|'.join(re.escape(name) for name in TARGETS)})"
 
 
-def with_adapter(model: OpenVLAModel, config: OpenVLAConfig) -> Adapter | None:
+def with_adapter(
+    model: OpenVLAModel, config: OpenVLAConfig, heads: Sequence[str] = ("value_head",)
+) -> Adapter | None:
     """Give the model the adapter that ``config.lora`` describes, or add one to its weights for good.
 
-    A value head is trained in full beside it.
+    Those of ``heads`` that the model has are trained in full beside it.
     """
     lora = config.lora
     if lora is None:
@@ -43,5 +46,5 @@ def with_adapter(model: OpenVLAModel, config: OpenVLAConfig) -> Adapter | None:
         return None
     if lora.target_modules is None and lora.path is None:
         lora = lora.model_copy(update={"target_modules": default_targets(model)})
-    heads = ("value_head",) if hasattr(model, "value_head") else ()
+    heads = [name for name in heads if hasattr(model, name)]
     return attach(model, config.model_copy(update={"lora": lora}), TARGETS, task=None, heads=heads)

@@ -18,5 +18,13 @@ plugin = Plugin(
             example="plugrl_models_openvla.example:openvla",
             summary="OpenVLA: actions as tokens, one after the other",
         ),
+        ModelEntry(
+            model_type="openvla_oft",
+            category="embodied",
+            target="plugrl_models_openvla.oft_policy:build_openvla_oft",
+            schema="plugrl_models_openvla.oft_config:OpenVLAOFTConfig",
+            example="plugrl_models_openvla.example:openvla_oft",
+            summary="OpenVLA-OFT: chunks of actions in one pass, as tokens or as numbers",
+        ),
     ),
 )

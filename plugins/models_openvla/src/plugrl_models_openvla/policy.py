@@ -205,15 +205,18 @@ class OpenVLAPolicy(HFPolicy):
     # ----------------------------------------------------------------- supervised
     def sft_inputs(self, env_obs: Mapping[str, Any], actions: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what :meth:`sft_forward` needs for observations and actions [B, C, D] in the robot's units."""
+        self._check_actions(actions)
+        inputs = self.observe(env_obs)
+        ids = self.parts.tokens.encode(self.parts.statistics.normalise(actions))
+        return {**inputs, "action_tokens": ids.to(inputs["input_ids"].device)}
+
+    def _check_actions(self, actions: torch.Tensor) -> None:
         wanted = (self.num_action_chunks, self.action_dim)
         if actions.dim() != 3 or tuple(actions.shape[1:]) != wanted:
             raise DataError(
                 f"actions must be [B, {wanted[0]}, {wanted[1]}] (model.num_action_chunks, model.action_dim), not "
                 f"{list(actions.shape)}."
             )
-        inputs = self.observe(env_obs)
-        ids = self.parts.tokens.encode(self.parts.statistics.normalise(actions))
-        return {**inputs, "action_tokens": ids.to(inputs["input_ids"].device)}
 
     def sft_forward(self, forward_inputs: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         """Return ``losses`` fp32 [B], each the mean negative log-likelihood of a row's action tokens.

@@ -8,7 +8,7 @@ the same: they are here as parameters that are neither computed with nor trained
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from plugrl.errors import DataError
+from plugrl_models_openvla.film import Modulation
 from plugrl_models_openvla.towers import TowerConfig
 
 _EPS = 1e-6
@@ -77,9 +78,11 @@ class VisionBlock(nn.Module):
         self.mlp = Mlp(dim, config.mlp_dim)
         self.ls2 = LayerScale(dim) if config.layer_scale else nn.Identity()
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, modulation: Modulation | None = None) -> torch.Tensor:
         """Return [B, T, dim] for [B, T, dim]."""
         hidden = hidden + self.ls1(self.attn(self.norm1(hidden)))
+        if modulation is not None:
+            hidden = hidden * (1 + modulation[0]) + modulation[1]
         return hidden + self.ls2(self.mlp(self.norm2(hidden)))
 
 
@@ -132,8 +135,11 @@ class VisionTower(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=_EPS)
         self.attn_pool = AttentionPool(config) if config.attention_pool else None
 
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the features [B, num_patches, dim] of normalised images [B, 3, S, S]."""
+    def forward(self, pixels: torch.Tensor, modulations: Sequence[Modulation] | None = None) -> torch.Tensor:
+        """Return the features [B, num_patches, dim] of normalised images [B, 3, S, S].
+
+        ``modulations``: what an instruction makes of the channels of each block.
+        """
         if pixels.shape[-2:] != (self._image_size, self._image_size):
             raise DataError(
                 f"this vision tower takes images of {self._image_size} pixels a side, not {list(pixels.shape[-2:])}."
@@ -141,11 +147,12 @@ class VisionTower(nn.Module):
         hidden = self.patch_embed(pixels) + self.pos_embed
         prefix = [token.expand(len(hidden), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
         hidden = torch.cat([*prefix, hidden], dim=1) if prefix else hidden
-        for block in self.blocks[:-1]:
+        for number, block in enumerate(self.blocks[:-1]):
+            modulation = None if modulations is None else modulations[number]
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                hidden = checkpoint(block, hidden, use_reentrant=False)
+                hidden = checkpoint(block, hidden, modulation, use_reentrant=False)
             else:
-                hidden = block(hidden)
+                hidden = block(hidden, modulation)
         return hidden[:, self._num_prefix :]
 
     def unused(self) -> Sequence[nn.Module]:
@@ -191,10 +198,13 @@ class VisionBackbone(nn.Module):
         """The towers in the order of their channels."""
         return (self.featurizer,) if self.fused_featurizer is None else (self.featurizer, self.fused_featurizer)
 
-    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, pixel_values: torch.Tensor, modulations: Mapping[str, Sequence[Modulation]] | None = None
+    ) -> torch.Tensor:
         """Return [B, cameras * num_patches, embed_dim], camera after camera.
 
-        ``pixel_values``: [B, cameras * 3 * towers, S, S], normalised for each tower. Raises DataError otherwise.
+        ``pixel_values``: [B, cameras * 3 * towers, S, S], normalised for each tower. ``modulations``: those of each
+        tower, with a row for each image. Raises DataError otherwise.
         """
         towers = self.towers
         channels = 3 * len(towers)
@@ -203,6 +213,10 @@ class VisionBackbone(nn.Module):
                 f"pixel values must be [B, {channels} for each camera, S, S], not {list(pixel_values.shape)}."
             )
         images = pixel_values.reshape(-1, channels, *pixel_values.shape[-2:])
-        features = [tower(part) for tower, part in zip(towers, images.split(3, dim=1), strict=True)]
+        names = ("featurizer", "fused_featurizer")
+        features = [
+            tower(part, None if modulations is None else modulations[name])
+            for name, tower, part in zip(names, towers, images.split(3, dim=1), strict=False)
+        ]
         joined = features[0] if len(features) == 1 else torch.cat(features, dim=2)
         return joined.reshape(len(pixel_values), -1, joined.shape[-1])

@@ -55,6 +55,15 @@ class Shard:
     header: bytes
     tensors: tuple[StoredTensor, ...]
 
+    def own_name(self, stored: str) -> str | None:
+        """Return what the model calls a stored tensor; None for one that it computes itself."""
+        return own_name(stored)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the index lists the tensors."""
+        return True
+
 
 @dataclass(frozen=True)
 class WeightFiles:
@@ -69,7 +78,7 @@ class WeightFiles:
         """Read index and headers. Raises CheckpointError for files that are missing, cut off or no safetensors."""
         index = folder / INDEX
         if (folder / SINGLE).is_file():
-            return cls(folder, (_shard(folder / SINGLE),))
+            return cls(folder, (read_shard(folder / SINGLE),))
         if not index.is_file():
             shards = folder / MODEL_SHARDS
             hint = f" Make one file of {shards.name}/: plugrl checkpoint convert {folder}" if shards.is_dir() else ""
@@ -84,14 +93,14 @@ class WeightFiles:
             raise CheckpointError(
                 f"{key}: {folder} lacks {len(lost)} of the {len(names)} files that {INDEX} names: {', '.join(lost)}"
             )
-        return cls(folder, tuple(_shard(folder / name) for name in names), content)
+        return cls(folder, tuple(read_shard(folder / name) for name in names), content)
 
     def specs(self) -> dict[str, StoredTensor]:
         """Return the tensors by the model's names. Raises CheckpointError for one that stands there twice."""
         found: dict[str, StoredTensor] = {}
         for shard in self.shards:
             for tensor in shard.tensors:
-                name = own_name(tensor.name)
+                name = shard.own_name(tensor.name)
                 if name in found:
                     raise CheckpointError(f"{self.folder}: {name} stands in two files, the second is {shard.file}.")
                 if name is not None:
@@ -104,7 +113,7 @@ class WeightFiles:
             try:
                 with safe_open(self.folder / shard.file, framework="pt", device="cpu") as handle:
                     for stored in shard.tensors:
-                        name = own_name(stored.name)
+                        name = shard.own_name(stored.name)
                         if name is not None:
                             yield name, handle.get_tensor(stored.name)
             except (SafetensorError, OSError) as error:
@@ -124,12 +133,12 @@ class WeightFiles:
                 _write_as(folder / shard.file, shard, state)
             else:
                 changed = True
-                held = [(own_name(tensor.name), tensor.name) for tensor in shard.tensors]
+                held = [(shard.own_name(tensor.name), tensor.name) for tensor in shard.tensors]
                 held += [(name, name) for name in more]
                 save_tensors(folder / shard.file, {stored: state[name] for name, stored in held if name in state})
             for stored in [*(tensor.name for tensor in shard.tensors), *more]:
-                name = own_name(stored)
-                if name in state:
+                name = shard.own_name(stored)
+                if name in state and shard.is_indexed:
                     weight_map[stored] = shard.file
                     total += state[name].nbytes
         if self.index is not None:
@@ -174,7 +183,8 @@ def index_of(weight_map: Mapping[str, str], total: int) -> bytes:
     return (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
 
 
-def _shard(file: Path) -> Shard:
+def read_shard(file: Path) -> Shard:
+    """Read the header of one file. Raises CheckpointError for one that is cut off or no safetensors."""
     size = file.stat().st_size
     with open(file, "rb") as stream:
         length = stream.read(8)
@@ -199,7 +209,7 @@ def _fits(shard: Shard, state: Mapping[str, torch.Tensor]) -> bool:
     """Whether all tensors of a file come as they stood there, without gaps between them."""
     end = 0
     for tensor in shard.tensors:
-        value = state.get(own_name(tensor.name) or "")
+        value = state.get(shard.own_name(tensor.name) or "")
         if value is None or value.dtype != tensor.dtype or tuple(value.shape) != tensor.shape or tensor.begin != end:
             return False
         end = tensor.end
@@ -210,6 +220,6 @@ def _write_as(file: Path, shard: Shard, state: Mapping[str, torch.Tensor]) -> No
     with open(file, "wb") as stream:
         stream.write(shard.header)
         for tensor in shard.tensors:
-            value = state[own_name(tensor.name) or ""].detach().cpu().contiguous().reshape(-1)
+            value = state[shard.own_name(tensor.name) or ""].detach().cpu().contiguous().reshape(-1)
             if value.numel():
                 stream.write(memoryview(value.view(torch.uint8).numpy()))
