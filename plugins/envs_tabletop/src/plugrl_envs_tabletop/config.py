@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from plugrl.config.schema.base import Names
+from plugrl.config.section import Names
 from plugrl.envs.config import EnvParams
 from plugrl_envs_tabletop.words import COLOURS, SHAPES, TASKS, held_out
 
