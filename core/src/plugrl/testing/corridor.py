@@ -47,7 +47,7 @@ class Corridor(EpisodicEnv):
         """The position, and a text."""
         return {
             "states": self.position[indices, None],
-            "task_descriptions": [f"walk from scene {index}" for index in indices],
+            "task_descriptions": [f"walk on from {int(position)}" for position in self.position[indices]],
         }
 
     def close(self) -> None:
