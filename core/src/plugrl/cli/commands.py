@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 COMMANDS: dict[str, str] = {
     "train": "plugrl.cli.training:train",
+    "demos": "plugrl.cli.training:demos",
     "sft": "plugrl.cli.training:sft",
     "eval": "plugrl.cli.training:evaluate",
     "accept": "plugrl.cli.accept:accept",

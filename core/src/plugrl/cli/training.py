@@ -1,4 +1,4 @@
-"""`plugrl train`, `plugrl sft` and `plugrl eval`."""
+"""`plugrl train`, `plugrl demos`, `plugrl sft` and `plugrl eval`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from plugrl.config.checks import Task
+    from plugrl.config.embodied_checks import Task
     from plugrl.config.schema import RunConfig
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the run.")]
@@ -91,6 +91,18 @@ def sft(arguments: SftArguments = None, plugin: PluginOptions = None) -> None:
     from plugrl.runners.sft_launched import run_sft_launched
 
     run_sft_launched(launch, read)
+
+
+@with_overrides
+def demos(config: ConfigFile, overrides: Overrides = None, plugin: PluginOptions = None) -> None:
+    """Collect demonstrations of an environment's expert, for `plugrl sft`.
+
+    Successful episodes in the scenes of `env.demos` become the data set in `demos.path`, in LeRobot's format.
+    """
+    loaded = load(config, overrides, plugin, "demos")
+    from plugrl.runners.demos import run_demos
+
+    print(run_demos(loaded, lambda line: print(line, flush=True)))
 
 
 @with_overrides

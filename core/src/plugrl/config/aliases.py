@@ -122,7 +122,7 @@ HINTS: dict[KeyPath, str] = {
 
 
 ENV_FOLLOWS = ("env_type", "max_episode_steps", "ignore_terminations")
-"""Keys of `env.eval` that take the value of `env.train` unless they are given."""
+"""Keys of `env.eval` and `env.demos` that take the value of `env.train` unless they are given."""
 
 
 def canonical(path: KeyPath) -> KeyPath:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from plugrl.config.embodied_checks import Task, embodied_problems, without_environments
+from plugrl.config.embodied_checks import Task, demos_problems, embodied_problems, without_environments
 from plugrl.config.schema import RunConfig
 from plugrl.config.schema.run import VALUE_ESTIMATORS
 from plugrl.errors import nearest
@@ -23,6 +23,8 @@ _NEWEST_WEIGHTS = frozenset({"remax", "optimal_token_baseline", "tir_optimal_tok
 
 def cross_problems(config: RunConfig, task: Task = "train") -> list[str]:
     """Return what is wrong between keys, one line each, starting with the key that is best changed."""
+    if task == "demos":
+        return list(demos_problems(config))
     if config.is_embodied and task != "sft":
         rules = [_resume(config), embodied_problems(config, task), _clipping(config), _checkpoints(config)]
         return [problem for rule in rules for problem in rule]

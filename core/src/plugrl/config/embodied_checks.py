@@ -10,7 +10,7 @@ from plugrl.config.schema.env import GIVEN_BY_THE_RUN
 from plugrl.plugins.entries import MODEL_CATEGORIES
 from plugrl.registry import registry_of
 
-Task = Literal["train", "sft", "eval"]
+Task = Literal["train", "sft", "eval", "demos"]
 """What a configuration is used for; a rule that concerns only one task is not held against another."""
 
 _GROUPED = frozenset({"grpo", "grpo_dynamic"})
@@ -89,6 +89,15 @@ def embodied_problems(config: RunConfig, task: Task) -> Iterator[str]:
         )
 
 
+def demos_problems(config: RunConfig) -> Iterator[str]:
+    """Yield what is wrong with the environments in which demonstrations are to be collected."""
+    if config.env.demos is None and config.env.train is None:
+        yield "env.demos: must be given to collect demonstrations, or env.train"
+        return
+    name = "env.demos" if config.env.demos is not None else "env.train"
+    yield from _given_twice(name, config.env.demos or config.env.train)
+
+
 def placed_problems(config: RunConfig, task: Task, ranks: dict[str, int]) -> list[str]:
     """Return what does not fit so many ranks of each component (`env`, `actor`), one line each."""
     found: list[str] = []
@@ -119,16 +128,20 @@ def _splits(config: RunConfig, task: Task) -> Iterator[str]:
         yield key if task == "eval" else f"{key} every trainer.test_freq={config.trainer.test_freq} steps"
     chunk = chunk_of(config)
     for name, split in _measured(config, task):
-        given = [key for key in GIVEN_BY_THE_RUN if key in getattr(split.init_params, "model_fields_set", ())]
-        for key in given:
-            own = "total_num_envs" if key == "num_envs" else key
-            yield f"{name}.init_params.{key}: is set by {name}.{own}"
+        yield from _given_twice(name, split)
         steps = split.steps
         if steps is None and (split.auto_reset or name == "env.train"):
             yield f"{name}.max_steps_per_rollout_epoch: give it, or {name}.max_episode_steps"
         elif steps is not None and steps % chunk:
             key = "max_steps_per_rollout_epoch" if split.max_steps_per_rollout_epoch else "max_episode_steps"
             yield f"{name}.{key}: {steps} is no multiple of model.num_action_chunks, which is {chunk}"
+
+
+def _given_twice(name: str, split: EnvConfig | None) -> Iterator[str]:
+    for key in GIVEN_BY_THE_RUN:
+        if split is not None and key in getattr(split.init_params, "model_fields_set", ()):
+            own = "total_num_envs" if key == "num_envs" else key
+            yield f"{name}.init_params.{key}: is set by {name}.{own}"
 
 
 def _estimators(config: RunConfig, train: TrainEnvConfig) -> Iterator[str]:

@@ -52,7 +52,7 @@ def load_config(
     narrow_plugins(tree, plugin_options)
     load_named_plugins(tree)
     move_section_keys(tree)
-    if task == "sft":
+    if task in ("sft", "demos"):
         tree.fill(("critic", "enable"), False)  # the estimator's wish for one concerns reinforcement learning
     fill_defaults(tree)
     composed = plugin_schema(tree)
@@ -149,31 +149,46 @@ def fill_defaults(tree: Tree) -> None:
     for target, source in FOLLOWS.items():
         if tree.has(source):
             tree.fill(target, tree.find(source))
-    _fill_evaluation(tree)
+    for split in ("eval", "demos"):
+        _fill_environment(tree, split)
     if not tree.find(("trainer", "default_local_dir")):
         project = tree.find(("trainer", "project_name")) or "plugrl"
         experiment = tree.find(("trainer", "experiment_name")) or "run"
         _set(tree, ("trainer", "default_local_dir"), os.path.join("outputs", str(project), str(experiment)))
     for path in _OWN_PATHS:
         _set(tree, path, _absolute(tree.find(path)))
+    _fill_demonstrations(tree)
     for path in _PERHAPS_PATHS:
         value = tree.find(path)
         if isinstance(value, str) and os.path.exists(os.path.expanduser(value)):
             _set(tree, path, _absolute(value))
 
 
-def _fill_evaluation(tree: Tree) -> None:
-    """Let `env.eval`, where there is one, follow `env.train`; its own settings join those of the same environment."""
-    train, measured = tree.find(("env", "train")), tree.find(("env", "eval"))
-    if not isinstance(train, dict) or not isinstance(measured, dict):
+def _fill_environment(tree: Tree, split: str) -> None:
+    """Let `env.eval` or `env.demos` follow `env.train`; its own settings join those of the same environment."""
+    train, other = tree.find(("env", "train")), tree.find(("env", split))
+    if not isinstance(train, dict) or not isinstance(other, dict):
         return
     for name in ENV_FOLLOWS:
         if name in train:
-            tree.fill(("env", "eval", name), train[name])
-    if measured.get("env_type") == train.get("env_type"):
+            tree.fill(("env", split, name), train[name])
+    if other.get("env_type") == train.get("env_type"):
         own: KeyPath = ("env", "train", "init_params")
         for path, value, origin in tree.leaves(own):
-            tree.fill(("env", "eval", "init_params", *path[len(own) :]), value, origin)
+            tree.fill(("env", split, "init_params", *path[len(own) :]), value, origin)
+
+
+def _fill_demonstrations(tree: Tree) -> None:
+    """Say where demonstrations lie, and let supervised training read them where `demos` is given and no other data."""
+    folder = tree.find(("trainer", "default_local_dir"))
+    given = isinstance(tree.find(("demos",)), dict)
+    if not tree.find(("demos", "path")) and isinstance(folder, str):
+        _set(tree, ("demos", "path"), f"{folder.rstrip(os.sep)}-demos")
+    _set(tree, ("demos", "path"), _absolute(tree.find(("demos", "path"))))
+    if given and not tree.has(("data", "source")):
+        tree.fill(("data", "source"), "lerobot")
+    if given and tree.find(("data", "source")) == "lerobot":
+        tree.fill(("data", "source_options", "root"), tree.find(("demos", "path")))
 
 
 def _set(tree: Tree, path: KeyPath, value: Any) -> None:

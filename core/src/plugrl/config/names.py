@@ -35,7 +35,7 @@ def _names(config: RunConfig, task: Task) -> Iterator[tuple[str, str, KeyPath]]:
         yield "reward", config.reward.name, ("reward", "name")
     for name in config.trainer.logger:
         yield "logger", name, ("trainer", "logger")
-    if task != "eval" and config.weight_sync.type != "auto":
+    if task in ("train", "sft") and config.weight_sync.type != "auto":
         yield "weight_syncer", config.weight_sync.type, ("weight_sync", "type")
     if task == "train":
         prefix = "embodied/" if embodied else ""
@@ -45,7 +45,7 @@ def _names(config: RunConfig, task: Task) -> Iterator[tuple[str, str, KeyPath]]:
 
 def _engines(config: RunConfig, task: Task) -> Iterator[tuple[str, str]]:
     """Yield the sections that need an engine, with the model type that it trains."""
-    if task != "eval":
+    if task in ("train", "sft"):
         yield "actor", config.model.model_type
     if task == "train" and config.uses_reference:
         yield "ref", config.model.model_type

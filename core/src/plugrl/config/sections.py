@@ -15,6 +15,7 @@ from plugrl.config.schema import (
     ActorConfig,
     AlgorithmConfig,
     CriticConfig,
+    DemosEnvConfig,
     EnvSection,
     EvalEnvConfig,
     ModelConfig,
@@ -107,7 +108,7 @@ def _model_schema(tree: Tree, key: KeyPath, owners: dict[KeyPath, str]) -> type[
 def _env_section(tree: Tree, owners: dict[KeyPath, str]) -> type[Section]:
     """Give `env.train.init_params` and its like the schema of the environment that stands beside it."""
     splits: list[tuple[str, Any]] = []
-    bases: dict[str, type[Section]] = {"train": TrainEnvConfig, "eval": EvalEnvConfig}
+    bases: dict[str, type[Section]] = {"train": TrainEnvConfig, "eval": EvalEnvConfig, "demos": DemosEnvConfig}
     for name, base in bases.items():
         key: KeyPath = ("env", name, "env_type")
         if not isinstance(tree.find(key[:-1]), dict) or tree.find(key) is None:

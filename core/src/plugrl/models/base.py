@@ -63,6 +63,16 @@ class BasePolicy(torch.nn.Module, ABC):
         """
         raise UnsupportedCapability(f"{type(self).__name__} predicts no actions; its category is another one.")
 
+    def sft_inputs(self, env_obs: Mapping[str, Any], actions: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what ``sft_forward`` gets as ``forward_inputs`` to imitate actions [B, C, D] of the robot's units.
+
+        Row-aligned tensors [B, ...]. Called on the host, beside training; the trainer adds ``action_mask`` bool [B, C],
+        False for actions after the end of a demonstration. The default gives the tensors of the observation as they
+        are, and ``action``.
+        """
+        tensors = {name: value for name, value in env_obs.items() if isinstance(value, torch.Tensor)}
+        return {**tensors, "action": actions}
+
     def predict_values(self, obs: Mapping[str, Any]) -> torch.Tensor:
         """Return the values [B] or [B, 1] of a batch of observations."""
         raise UnsupportedCapability(f"{type(self).__name__} predicts no values of observations.")

@@ -44,10 +44,6 @@ class Tally:
     failed: int = 0
     dropped: int = 0
 
-    def __str__(self) -> str:
-        dropped = f", {self.dropped} lost with their simulator" if self.dropped else ""
-        return f"{self.kept} of {self.attempts} attempts solved the task{dropped}"
-
 
 @dataclass
 class _Attempt:

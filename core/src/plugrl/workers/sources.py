@@ -10,6 +10,7 @@ from plugrl.data.samples import SampleSplits
 from plugrl.data.tokenization import tokenize_examples
 from plugrl.models import get_processor
 from plugrl.models.processor import TextProcessor
+from plugrl.workers.demonstrations import acts_in_environments, demonstration_samples
 
 
 def supervised_samples(config: RunConfig) -> SampleSplits:
@@ -17,6 +18,8 @@ def supervised_samples(config: RunConfig) -> SampleSplits:
 
     Raises UserError for whatever is wrong with the data.
     """
+    if acts_in_environments(config):
+        return demonstration_samples(config)
     found = load_source(config.data)
     if isinstance(found, SampleSplits):
         return found

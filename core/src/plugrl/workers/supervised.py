@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from plugrl.checkpoints import write_json
 from plugrl.checkpoints.shared import check_probe
@@ -20,6 +21,8 @@ from plugrl.data.samples import Samples
 from plugrl.engines.base import BatchOptions
 from plugrl.errors import ConfigError
 from plugrl.metric import Metric
+from plugrl.models.base import BasePolicy
+from plugrl.workers.demonstrations import DemonstrationInputs, acts_in_environments, with_statistics
 from plugrl.workers.objectives import SupervisedObjective
 from plugrl.workers.processing import Processing
 from plugrl.workers.reduction import MetricReducer
@@ -43,12 +46,17 @@ class SupervisedWorker(TrainingWorker):
 
     def setup(self) -> None:
         """Build engine, data and processors. Collective."""
+        sft, splits = self.config.sft, supervised_samples(self.config)
+        if acts_in_environments(self.config):  # the policy is built with the scale of what it is to learn
+            self.spec = replace(self.spec, model=with_statistics(self.config, splits).model)
         super().setup()
-        sft = self.config.sft
         rank, size = self.engine.get_data_parallel_rank(), self.engine.get_data_parallel_size()
-        splits = supervised_samples(self.config)
         self._val: Samples | None = splits.val
-        self._processing = Processing.fresh(splits, sft.normalization)
+        self._processing: Processing | DemonstrationInputs = (
+            DemonstrationInputs(cast(BasePolicy, self.engine.module), splits.train)
+            if acts_in_environments(self.config)
+            else Processing.fresh(splits, sft.normalization)
+        )
         plan = DataPlan(
             num_samples=len(splits.train),
             batch_size=samples_per_worker(self.config, size),

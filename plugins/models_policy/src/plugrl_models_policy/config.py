@@ -17,7 +17,10 @@ CONFIG_FILE = "config.json"
 Bound = float | tuple[float, ...]
 """One number for all dimensions of an action, or one for each."""
 
-_OF_THE_RUN = ("path", "precision", "seed", "lora", "trust_remote_code", "enable_gradient_checkpointing")
+_OF_THE_RUN = (
+    "path", "norm_stats", "unnorm_key", "precision", "seed", "lora", "trust_remote_code",
+    "enable_gradient_checkpointing",
+)  # fmt: skip
 """Keys that say where weights come from and how they are used, and not what the model is."""
 
 

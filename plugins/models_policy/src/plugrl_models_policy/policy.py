@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from plugrl.errors import CheckpointError, ConfigError, UnsupportedCapability
 from plugrl.models.base import BasePolicy
+from plugrl.models.norm_stats import statistics_of
 from plugrl_models_policy.config import CONFIG_FILE, CnnPolicyConfig, MlpPolicyConfig, PolicyConfig, resolve_config
 from plugrl_models_policy.distributions import build_head
 from plugrl_models_policy.encoders import ImageEncoder, StateEncoder, read_images, read_states, trunk
@@ -138,8 +139,9 @@ class ControlPolicy(BasePolicy):
                 f"demonstrations have {tuple(actions.shape[1:])}."
             )
         distances = self.head.distance(self.actor(self.features(inputs)), actions).mean(-1)
-        padded = forward_inputs.get("action_is_pad")
+        padded, mask = forward_inputs.get("action_is_pad"), forward_inputs.get("action_mask")
         counts = torch.ones_like(distances) if padded is None else (~padded.bool()).to(distances.dtype)
+        counts = counts if mask is None else counts * mask.to(distances.dtype)
         losses = (distances * counts).sum(-1) / counts.sum(-1).clamp(min=1)
         return {"losses": losses, "metrics": {"distance": losses.detach().mean()}}
 
@@ -241,9 +243,22 @@ def _built(policy_class: Any, config: PolicyConfig, dtype: torch.dtype | None) -
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         policy = policy_class(config)
+        _scale_states(policy, config)
     if config.path is not None and torch.get_default_device().type != "meta":
         _load(policy, Path(config.path).expanduser())
     return policy if dtype is None else policy.to(dtype)
+
+
+def _scale_states(policy: ControlPolicy, config: PolicyConfig) -> None:
+    """Normalise states by the statistics of the data that the policy is about to learn from, where there are some."""
+    found = statistics_of(config.norm_stats, config.unnorm_key) if config.path is None else None
+    scales = (found or {}).get("proprio")
+    if scales is None or not config.state_dim:
+        return
+    mean, std = torch.tensor(scales["mean"]), torch.tensor(scales["std"])
+    if len(mean) != config.state_dim:
+        raise ConfigError(f"model.state_dim: {config.state_dim}, but model.norm_stats are those of {len(mean)} states.")
+    policy.set_statistics(mean, std)
 
 
 def _load(policy: ControlPolicy, folder: Path) -> None:

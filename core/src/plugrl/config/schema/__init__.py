@@ -7,7 +7,8 @@ from plugrl.config.schema.algorithm import AlgorithmConfig, KlControlConfig
 from plugrl.config.schema.base import Section
 from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
 from plugrl.config.schema.data import DataConfig
-from plugrl.config.schema.env import EnvConfig, EnvSection, EvalEnvConfig, TrainEnvConfig
+from plugrl.config.schema.demos import DemosConfig
+from plugrl.config.schema.env import DemosEnvConfig, EnvConfig, EnvSection, EvalEnvConfig, TrainEnvConfig
 from plugrl.config.schema.flow import AsynchronousConfig, FlowConfig, PhaseConfig
 from plugrl.config.schema.model import EmbodiedModelConfig, LoraConfig, ModelConfig, OpenModelConfig
 from plugrl.config.schema.optim import CheckpointConfig, OptimConfig
@@ -24,6 +25,8 @@ __all__ = [
     "ClusterConfig",
     "CriticConfig",
     "DataConfig",
+    "DemosConfig",
+    "DemosEnvConfig",
     "EmbodiedModelConfig",
     "EnvConfig",
     "EnvSection",

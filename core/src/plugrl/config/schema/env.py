@@ -76,6 +76,19 @@ class EvalEnvConfig(EnvConfig):
     videos: int = Field(0, ge=0)
     """Scenes of which each evaluation keeps a video."""
 
+    blank_images: bool = False
+    """Show grey images instead of what the cameras see: what a policy reaches then, it reaches without looking."""
+
+    swap_instructions: bool = False
+    """Give each scene the instruction of another: what a policy reaches then, it reaches without reading."""
+
+
+class DemosEnvConfig(EnvConfig):
+    """The environments that demonstrations are collected in. What is not given here is as under `env.train`."""
+
+    auto_reset: bool = False
+    """Has no effect: each episode begins from a seed of its own."""
+
 
 class EnvSection(Section):
     """The environments of a run."""
@@ -85,3 +98,6 @@ class EnvSection(Section):
 
     eval: EvalEnvConfig | None = None
     """Where it is measured."""
+
+    demos: DemosEnvConfig | None = None
+    """Where demonstrations are collected; null is where it learns."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -154,6 +154,10 @@ class EmbodiedModelConfig(ModelConfig):
 
     unnorm_key: str | None = None
     """Name of the statistics by which actions are un-normalised, where the weights bring several."""
+
+    norm_stats: str | dict[str, Any] | None = None
+    """Statistics of actions and states by data set, or a dataset_statistics.json; they go over those of the weights.
+    Supervised training on demonstrations fills them in from the data where they are not given."""
 
 
 class OpenModelConfig(EmbodiedModelConfig):

@@ -7,6 +7,7 @@ from plugrl.config.schema.algorithm import AlgorithmConfig
 from plugrl.config.schema.base import Section
 from plugrl.config.schema.cluster import ClusterConfig, PluginsConfig
 from plugrl.config.schema.data import DataConfig
+from plugrl.config.schema.demos import DemosConfig
 from plugrl.config.schema.env import EnvSection
 from plugrl.config.schema.flow import FlowConfig
 from plugrl.config.schema.model import ModelConfig
@@ -46,6 +47,9 @@ class RunConfig(Section):
 
     env: EnvSection = EnvSection()
     """The environments, instead of prompts."""
+
+    demos: DemosConfig = DemosConfig()
+    """Demonstrations of the environment's expert."""
 
     actor: ActorConfig = ActorConfig()
     """Training of the policy."""

@@ -59,6 +59,16 @@ class FrameSamples:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that were chosen."""
+        return len(self._episodes)
+
+    def column(self, name: str) -> Tensor | None:
+        """Return a feature of numbers in all frames of the chosen episodes, [N, ...]; None for one that is not read."""
+        found = self._columns.get(name)
+        return found if isinstance(found, Tensor) else None
+
     def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """Return samples by their numbers; see the class for the shapes."""
         places = [self._place(row) for row in rows]
