@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,10 +26,12 @@ from plugrl_models_openvla.oft_heads import L1ActionHead, ProprioProjector
 from plugrl_models_openvla.oft_model import OFTModel
 from plugrl_models_openvla.slots import value_outputs
 
+_log = logging.getLogger(__name__)
+
 HEADS = ("action_head", "proprio_projector", "film", "value_head")
 """What may stand beside the model, by attribute and by the name of its file."""
 
-_ASKS = {
+_ASKS: Mapping[str, tuple[str, Callable[[OpenVLAOFTConfig], bool]]] = {
     "action_head": ("model.action_head=l1", lambda config: config.action_head == "l1"),
     "proprio_projector": ("model.use_proprio=true", lambda config: config.use_proprio),
     "film": ("model.use_film=true", lambda config: config.use_film),
@@ -115,6 +118,9 @@ def _with_heads(folder: Folder, config: OpenVLAOFTConfig) -> Folder:
     for head, (key, wanted) in _ASKS.items():
         if head in stored and not wanted(config):
             raise CheckpointError(f"model.path: the weights in {weights.folder} bring a {head}: set {key}.")
+        if head not in stored and wanted(config) and head != "value_head":
+            # To clone demonstrations from the weights of another model is fine, to evaluate is not.
+            _log.warning("the weights in %s have no %s (%s): it starts with random weights", weights.folder, head, key)
     return replace(folder, weights=weights)
 
 

@@ -44,7 +44,7 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
     def wrap_units(self) -> tuple[str, ...]:
         """Those of OpenVLA, and each head."""
         heads = {type(getattr(self.model, name)).__name__ for name in HEADS if hasattr(self.model, name)}
-        return tuple(sorted({*super().wrap_units(), *heads}))
+        return self._run_units(*{*super().wrap_units(), *heads})
 
     def observe(self, env_obs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return ``input_ids``, ``attention_mask``, ``pixels`` of all cameras and ``proprio`` where it is taken."""

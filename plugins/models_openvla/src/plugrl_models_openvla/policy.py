@@ -64,8 +64,15 @@ class OpenVLAPolicy(HFPolicy):
 
     def wrap_units(self) -> tuple[str, ...]:
         """Each vision tower, the projector, each layer of the language model, the value head."""
-        units = ("LlamaDecoderLayer", "Projector", "VisionTower")
-        return (*units, "ValueHead") if self.has_values else units
+        return self._run_units("LlamaDecoderLayer", "Projector", "VisionTower", *(["ValueHead"] * self.has_values))
+
+    def _run_units(self, *units: str) -> tuple[str, ...]:
+        """Leave out the classes of modules that an adapter trains in full: the frozen original, which is never run,
+        stands beside each, and an engine waits for the gradients of all units."""
+        if self._adapter is None:
+            return tuple(sorted(units))
+        twice = [part for path in self._adapter.whole for part in self.model.get_submodule(path).modules()]
+        return tuple(sorted(set(units) - {type(part).__name__ for part in twice}))
 
     def lora_targets(self) -> tuple[str, ...]:
         """Names of the linear modules that adapters attach to by default; see :mod:`plugrl_models_openvla.lora`."""
