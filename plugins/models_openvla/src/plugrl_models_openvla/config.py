@@ -42,9 +42,6 @@ class OpenVLAConfig(EmbodiedModelConfig):
     action_dim: int = Field(7, ge=1)
     """Numbers of one action; as many as the statistics of `unnorm_key` have."""
 
-    norm_stats: str | dict[str, Any] | None = None
-    """Statistics of actions by data set, or a dataset_statistics.json; they go over those of the checkpoint."""
-
     max_prompt_length: int = Field(30, ge=2)
     """Tokens of the longest prompt; a longer one is an error."""
 
