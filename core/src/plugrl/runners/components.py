@@ -61,14 +61,14 @@ def rl_components(config: RunConfig) -> tuple[Component, ...]:
 
 
 def placement(
-    config: RunConfig, needed: tuple[Component, ...], nodes: int | Sequence[Node]
+    config: RunConfig, needed: Sequence[str], nodes: int | Sequence[Node]
 ) -> dict[str, tuple[int, ...]]:
     """Return the device of each rank by component, as :func:`place_components`."""
     placed = place_components(config, needed, nodes)
     return {name: component.one_device_each for name, component in placed.components.items()}
 
 
-def place_components(config: RunConfig, needed: tuple[Component, ...], nodes: int | Sequence[Node]) -> Placement:
+def place_components(config: RunConfig, needed: Sequence[str], nodes: int | Sequence[Node]) -> Placement:
     """Return where each component runs on ``nodes``; a number stands for one node with so many devices.
 
     Without a word in ``cluster.component_placement`` the actor takes ``trainer.n_gpus_per_node`` devices of each node
@@ -84,7 +84,8 @@ def place_components(config: RunConfig, needed: tuple[Component, ...], nodes: in
     for key, value in given.items():
         if "actor" in [name.strip() for name in str(key).split(",")]:
             actor = value
-    defaults = {name: actor for name in ("actor", "rollout", "ref", "critic")}
+    names = ("actor", "rollout", "env") if config.is_embodied else ("actor", "rollout", "ref", "critic")
+    defaults = {name: actor for name in names}
     found = [Node(devices=nodes)] if isinstance(nodes, int) else nodes
     placed = place(config.cluster, defaults, found, one_device=tuple(defaults))
     return Placement(placed.layout, {name: placed.components[name] for name in needed})

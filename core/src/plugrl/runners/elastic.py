@@ -158,7 +158,7 @@ class Scaler:
         session = self._group(name).group.session
         config = with_placement(run.config, name, request.devices)
         with explaining_shortage(session):
-            placed = place_components(config, (name,), session.layout.nodes).components[name]  # type: ignore[arg-type]
+            placed = place_components(config, (name,), session.layout.nodes).components[name]
         devices = {**run.components.devices, name: placed.one_device_each}
         check_sharing(devices, session.platform)
         run.check_devices(devices)

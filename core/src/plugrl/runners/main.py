@@ -53,6 +53,11 @@ def run_train(config: RunConfig, planner: Planner | None = None) -> None:
 
     ``planner`` is asked for placement and flow when the model is there that reinforcement learning begins with.
     """
+    if config.is_embodied:
+        from plugrl.runners.embodied_main import run_embodied
+
+        run_embodied(config)
+        return
     with FolderLock(RunDirectory(config.trainer.default_local_dir).path) as lock:
         _train(config, lock, planner)
 
@@ -121,6 +126,11 @@ def nothing_left(inputs: SftInputs, config: RunConfig) -> bool:
 
 def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
     """Measure ``checkpoint`` (or ``model.path``) on the held-out prompts and print the result."""
+    if config.is_embodied:
+        from plugrl.runners.embodied_main import run_embodied_eval
+
+        run_embodied_eval(config, checkpoint)
+        return
     began = time.time()
     if checkpoint is not None:
         config = with_model(config, weights_of(checkpoint))
