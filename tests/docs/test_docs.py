@@ -11,12 +11,13 @@ import typer
 import yaml
 
 from plugrl import environment
+from plugrl.algorithms.registry import EMBODIED
 from plugrl.cli.commands import app
 from plugrl.config import load_config
 from plugrl.config.aliases import canonical
 from plugrl.config.loader import load_schema
 from plugrl.config.messages import key_paths
-from plugrl.config.schema import RunConfig
+from plugrl.config.schema import EmbodiedModelConfig, RunConfig
 from plugrl.platforms.capabilities import PLATFORM_CAPABILITIES
 from plugrl.plugins import Plugin, hookspecs, load_plugins
 from plugrl.plugins.ledger import State
@@ -26,7 +27,7 @@ from plugrl.registry import registry_of
 EXAMPLE = "examples/quickstart.yaml"
 TOP_FOLDERS = ("core/", "plugins/", "tests/", "docs/", "examples/", "benchmarks/", ".ci/")
 EVERYWHERE = {"--help", "--debug", "--version"}
-WITH_CONFIG = ("train", "sft", "eval", "config show", "config check", "config wrap-plan")
+WITH_CONFIG = ("train", "demos", "sft", "eval", "config show", "config check", "config wrap-plan")
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*(=[A-Z_]+)?(\.\.\.)?|\[.*")
 
 
@@ -190,13 +191,14 @@ def test_keys_of_plugins_are_documented(docs: Any, package: str, prefix: str) ->
 
 def test_keys_named_in_backticks_exist(docs: Any) -> None:
     keys = {".".join(path) for path in key_paths(load_schema(docs.root / EXAMPLE))}
+    keys |= {f"model.{name}" for name in EmbodiedModelConfig.model_fields}
     sections = "|".join(RunConfig.model_fields)
     key = re.compile(rf"(?:{sections})\.[a-z][\w.]*")
     wrong = []
     for page in docs.pages.values():
         named = {match[0] for span in page.code_spans if (match := key.match(span))}
         named = {".".join(canonical(tuple(name.rstrip(".").split(".")))) for name in named}
-        named -= {name for name in named if name.endswith((".py", ".yaml", ".jsonl", ".json", ".html"))}
+        named -= {name for name in named if name.endswith((".py", ".yaml", ".jsonl", ".json", ".html", ".safetensors"))}
         named -= set(PLATFORM_CAPABILITIES)  # some of which begin as a section of the configuration does
         free = ("reward.reward_kwargs.", "data.source_options.", "cluster.component_placement.", "critic.model.")
         wrong += [f"{page.path}: {n}" for n in named if n not in keys and not n.startswith(free)]
@@ -205,10 +207,12 @@ def test_keys_named_in_backticks_exist(docs: Any) -> None:
 
 # --------------------------------------------------------------------- what must be documented
 def built_in(kind: str) -> set[str]:
-    """The names of one kind that the core registers itself."""
+    """The names of one kind that the core registers itself; what works in environments is a kind of its own."""
     load_plugins(quiet=True)
-    registry = registry_of(kind)
-    return {str(key) for key in registry.keys() if registry.entry(key).origin.source == "built-in"}
+    registry = registry_of(kind.removeprefix("embodied "))
+    names = {str(key) for key in registry.keys() if registry.entry(key).origin.source == "built-in"}
+    ours = {name for name in names if name.startswith(EMBODIED)}
+    return {name.removeprefix(EMBODIED) for name in ours} if kind.startswith("embodied ") else names - ours
 
 
 @pytest.mark.parametrize(
@@ -216,6 +220,8 @@ def built_in(kind: str) -> set[str]:
     [
         ("advantage", "docs/algorithms.md", "Advantage estimators"),
         ("loss", "docs/algorithms.md", "Policy losses"),
+        ("embodied advantage", "docs/embodied-algorithms.md", "Advantages"),
+        ("embodied loss", "docs/embodied-algorithms.md", "Losses"),
         ("reward", "docs/algorithms.md", "Rewards"),
         ("dataset", "docs/configuration.md", "Data"),
         ("logger", "docs/run-record.md", "Loggers"),
@@ -237,12 +243,15 @@ def test_divergences_and_aggregations_are_documented(docs: Any) -> None:
 def test_options_of_estimators_losses_and_rewards_are_documented(docs: Any) -> None:
     """An option that only one of them has must be named on the page; those that the loops give are explained there."""
     from plugrl.algorithms import registry
+    from plugrl.algorithms.embodied import registry as embodied
 
-    text = docs["docs/algorithms.md"].text
     given = registry.ADVANTAGE_KEYWORDS | registry.LOSS_KEYWORDS | registry.AGGREGATION_KEYWORDS
-    internal = {"epsilon", "generator", "reward_components", "old_log_probs"}
+    given |= embodied.ADVANTAGE_KEYWORDS | embodied.LOSS_KEYWORDS - {"behave_weight_threshold"}
+    internal = {"epsilon", "generator", "reward_components", "old_log_probs", "mask"}
     for kind in (registry.advantages, registry.losses):
         for name in kind.keys():
+            page = "embodied-algorithms" if name.startswith(EMBODIED) else "algorithms"
+            text = docs[f"docs/{page}.md"].text
             options = (registry.declared_keywords(kind.get(name)) or frozenset()) - given - internal
             assert not [option for option in options if f"`{option}`" not in text], (name, options)
 
