@@ -354,6 +354,15 @@ def test_a_step_is_logged_beside_its_prediction_and_drift_is_found_after_five_st
     assert watch.ratios() == {"rollout": pytest.approx(1.5), "actor": pytest.approx(1.0)}
 
 
+def test_moving_a_component_is_no_work_of_it() -> None:
+    watch = watch_of(planned(settings(), actor_s=1.0))
+    load = Stage(name="load", component="rollout", run=lambda item: None, devices=(0,), transfer="load")
+    record = record_of(("rollout", 0, 0.5, 1.0), ("actor", 1, 1.0, 2.0))
+    record = FlowRecord((Span(Item(load, 0, 0, 1), 0.0, 0.5), *record.spans))
+    watch.observe(Step(1), record, {"rollout": "rollout", "actor": "actor"})
+    assert watch.ratios()["rollout"] == pytest.approx(0.5 / (watch.predicted_us[0] / 1e6), rel=1e-3)
+
+
 def test_side_by_side_each_component_is_measured_by_its_own_work() -> None:
     config = settings(actor=STREAMS)
     case = collapse(planned(config).case).case

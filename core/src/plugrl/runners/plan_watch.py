@@ -21,9 +21,7 @@ class PlanWatch:
 
     def __init__(self, case: Case, plan: Plan) -> None:
         self.case, self.plan = case, plan
-        costs = phase_costs(case, plan)
-        self.predicted_us = [cost.time_us for cost in costs]
-        self._moving_us = [cost.load_us + cost.unload_us for cost in costs]
+        self.predicted_us = [cost.time_us for cost in phase_costs(case, plan)]
         self._work_us = work_us(case, plan)
         self._bubble = predicted_bubble(case, plan)
         self._monitor = DriftMonitor(self.predicted_us)
@@ -65,9 +63,9 @@ class PlanWatch:
         for span in record.spans:
             if not span.item.stage.transfer:
                 taken[owners[span.item.stage.name]] += span.end - span.begin
-        for seconds, moving, phase in zip(measured, self._moving_us, self.plan.phases, strict=True):
+        for number, (seconds, phase) in enumerate(zip(measured, self.plan.phases, strict=True)):
             if len(phase.stages) == 1 and len(phase.stages[0].components) == 1:
-                taken[phase.stages[0].components[0]] = max(0.0, seconds - moving / 1e6)
+                taken[phase.stages[0].components[0]] = max(0.0, seconds - moving_seconds(record, number))
         return taken
 
 
@@ -107,6 +105,15 @@ def phase_seconds(record: FlowRecord, phases: int) -> list[float]:
     begins[0] = min(span.begin for span in record.spans)
     ends = [*begins[1:], max(span.end for span in record.spans)]
     return [end - begin for begin, end in zip(begins, ends, strict=True)]
+
+
+def moving_seconds(record: FlowRecord, phase: int) -> float:
+    """Return how long components were brought to their devices and back in a phase."""
+    return sum(
+        span.end - span.begin
+        for span in record.spans
+        if span.item.stage.transfer and span.item.stage.phase // PHASE_STRIDE == phase
+    )
 
 
 def phase_of(plan: Plan, component: str) -> int:

@@ -169,7 +169,7 @@ class Host:
         if context.access is not None:
             from plugrl.runtime.network import WorkerNetwork
 
-            worker._network = self._network = WorkerNetwork(context, context.access)
+            worker._network = self._network = WorkerNetwork(context, context.access, worker.platform)
         if context.master_port:
             from plugrl.runtime.rendezvous import join_store
 

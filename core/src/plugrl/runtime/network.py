@@ -7,17 +7,22 @@ import secrets
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from plugrl.config.schema.cluster import TransportConfig
 from plugrl.runtime import transport
 from plugrl.runtime.address import WorkerAddress
 from plugrl.runtime.directory import Directory
 from plugrl.runtime.losses import LOSSES, use_directory
 from plugrl.runtime.peers import Peers
+from plugrl.runtime.rendezvous import join_store
 from plugrl.runtime.rundir import create_run_directory, remove_run_directory
+from plugrl.runtime.transport.device_paths import DevicePaths
 
 if TYPE_CHECKING:
+    from plugrl.platforms import PlatformBase
     from plugrl.runtime.group import WorkerGroup
     from plugrl.runtime.session import RaySession
     from plugrl.runtime.worker import WorkerContext
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 _LOOK_EVERY_S = 0.5
 _KEPT_LOSSES = 256
+_MEET_S = 60.0
+"""Limit of the platform's collectives between two workers."""
 logger = logging.getLogger(__name__)
 
 
@@ -35,6 +42,18 @@ class RunAccess:
     host: str
     port: int
     secret: bytes = field(repr=False)
+    transport: TransportConfig = TransportConfig()
+
+
+def limits_of(settings: TransportConfig) -> dict[str, Any]:
+    """Return what a configuration says of endpoints, as :class:`EndpointConfig` names it."""
+    return {
+        "flows": settings.flows,
+        "inline_bytes": settings.inline_kib * 2**10,
+        "memory_bytes": (settings.memory_mib or 0) * 2**20,
+        "window_bytes": settings.window_mib * 2**20,
+        "strict_device": settings.strict_device,
+    }
 
 
 class RunNetwork:
@@ -45,7 +64,12 @@ class RunNetwork:
         ips = [node.ip for node in session.nodes if node.node_id == session.local_node_id]
         host = LOOPBACK if session.is_local or not ips else ips[0]
         self.directory = Directory.serve(host)
-        self.access = RunAccess(host=host, port=self.directory.port, secret=secrets.token_bytes(32))
+        self.access = RunAccess(
+            host=host,
+            port=self.directory.port,
+            secret=secrets.token_bytes(32),
+            transport=session.config.transport,
+        )
         transport.configure(
             transport.EndpointConfig(
                 name="driver",
@@ -54,6 +78,7 @@ class RunNetwork:
                 node=session.local_node_id,
                 host=host,
                 secret=self.access.secret,
+                **limits_of(self.access.transport),
             )
         )
         transport.set_watch(session.check_alive)
@@ -87,7 +112,12 @@ class RunNetwork:
         if current is not None and current["generation"] == group.generation:
             self.directory.withdraw(f"group/{group.name}")
         for rank in range(group.size):
-            self.directory.withdraw(f"endpoint/{group.name}/{group.generation}/{rank}")
+            name = f"endpoint/{group.name}/{group.generation}/{rank}"
+            address = self.directory.find(name)
+            if address is not None:
+                # Of a process that was killed the socket is left.
+                Path(transport.parse_address(address).path).unlink(missing_ok=True)
+            self.directory.withdraw(name)
 
     def _announce_losses(self) -> None:
         announced: set[tuple[str, int, int, int]] = set()
@@ -105,7 +135,7 @@ class RunNetwork:
 class WorkerNetwork:
     """A worker's part: its endpoint, published in the directory, and the other workers."""
 
-    def __init__(self, context: WorkerContext, access: RunAccess) -> None:
+    def __init__(self, context: WorkerContext, access: RunAccess, platform: PlatformBase) -> None:
         folder = Path(context.run_directory)
         # On the driver's node there is one folder for all.
         self._folder = None if folder.is_dir() else create_run_directory(context.run_id)
@@ -118,9 +148,13 @@ class WorkerNetwork:
                 host=LOOPBACK if access.host == LOOPBACK else context.node_ip,
                 secret=access.secret,
                 device=context.device.name if context.device else "",
+                **limits_of(access.transport),
             )
         )
         endpoint = transport.current()
+        if context.device is not None:
+            open_store = partial(join_store, access.host, access.port, _MEET_S)
+            endpoint.use_devices(DevicePaths.of(platform, context.device.index), open_store, _MEET_S)
         self.directory = Directory.join(access.host, access.port)
         name = f"endpoint/{context.group}/{context.generation}/{context.rank}"
         self.directory.publish(name, endpoint.address)

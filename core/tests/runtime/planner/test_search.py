@@ -37,6 +37,7 @@ def test_the_enumeration_leaves_nothing_out(cases: Any, brute_force: Any) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("block", range(200))
 def test_random_cases_equal_the_enumeration(cases: Any, brute_force: Any, block: int) -> None:
     components, devices = ((3, 16), (3, 16), (4, 12), (5, 8))[block % 4]

@@ -68,6 +68,26 @@ class NodeGroupConfig(Section):
     """Place by whole nodes, whatever hardware they have."""
 
 
+class TransportConfig(Section):
+    """How payloads go from process to process."""
+
+    flows: int = Field(2, ge=1, le=64)
+    """Connections of a pair of processes; with two or more, small messages never wait behind large ones."""
+
+    inline_kib: int = Field(64, ge=0)
+    """Payloads up to this size travel within the message."""
+
+    memory_mib: int | None = Field(None, ge=1)
+    """Shared memory that messages on their way may hold, in each process; null is a quarter of the machine's memory.
+    What finds no room goes through sockets."""
+
+    window_mib: int = Field(512, ge=1)
+    """What a process may have sent to another one that has not taken it yet."""
+
+    strict_device: bool = False
+    """Processes on different devices share no memory, as if they were on two nodes."""
+
+
 class ClusterConfig(Section):
     """Ray, and the placement of components on devices."""
 
@@ -93,6 +113,9 @@ class ClusterConfig(Section):
     device_memory_mib: int | None = Field(None, ge=1)
     """Memory that the components on a device may take together; what does not fit is off-loaded while others work.
     null keeps everything on the devices, except what `flow.swapped` names."""
+
+    transport: TransportConfig = TransportConfig()
+    """How payloads go from process to process."""
 
     allocator_settings: str | None = None
     """Settings of the device's memory allocator in training workers, such as `expandable_segments:True`; null leaves

@@ -8,6 +8,7 @@ A worker that makes the first channel serves it itself. Names stand in the run's
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plugrl.errors import PeerLostError, PlugRLError, UserError
@@ -119,9 +120,7 @@ def _start_host(session: RaySession) -> str:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     own = transport.current().config
-    config = EndpointConfig(
-        name="channels", run_id=own.run_id, folder=own.folder, node=own.node, host=own.host, secret=own.secret
-    )
+    config = replace(own, name="channels", device="")
     options: dict[str, Any] = {
         "num_cpus": 0,
         "namespace": session.namespace,

@@ -9,6 +9,7 @@ from typing import ClassVar
 from plugrl.errors import TransportError
 from plugrl.runtime.transport.address import Address
 from plugrl.runtime.transport.codec import Export
+from plugrl.runtime.transport.device_paths import DevicePaths, Packing, share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class PayloadSpec:
         inline_bytes: what may travel within a message.
         strict_device: another device counts as another node.
         memory: why shared memory is not to be had, empty when it is.
+        paths: what the devices of the sender offer.
     """
 
     size: int
@@ -28,6 +30,7 @@ class PayloadSpec:
     inline_bytes: int = 64 * 2**10
     strict_device: bool = False
     memory: str = ""
+    paths: DevicePaths = DevicePaths()
 
     @property
     def on_device(self) -> bool:
@@ -109,6 +112,48 @@ class SharedMemory(Transport):
         return 60.0 + spec.size / 8e3
 
 
+class DeviceHandles(Transport):
+    """A handle of device memory, copied on the device by the receiver."""
+
+    name = "ipc"
+    reason = "same device: handle of its memory, one copy there"
+    host_memory = True
+
+    def can(self, source: Address, target: Address, spec: PayloadSpec) -> float | None:
+        """For two processes on one device whose platform shares its memory."""
+        if source.uid == target.uid or not spec.on_device or not _same_device(source, target) or spec.paths.ipc:
+            return None
+        return 55.0 + spec.size / 1e6
+
+    def export(self) -> Export | None:
+        """Tensors travel as handles."""
+        return share
+
+
+class Collectives(Transport):
+    """The platform's collectives, from device to device; never between two processes on one device."""
+
+    name = "ccl"
+    reason = "different devices: the platform's collectives"
+    host_memory = True
+
+    def can(self, source: Address, target: Address, spec: PayloadSpec) -> float | None:
+        """For two devices of one platform that has collectives."""
+        if source.uid == target.uid or not spec.on_device or not source.device or not target.device:
+            return None
+        if _same_device(source, target) or spec.paths.ccl or set(spec.device_types) - {"cpu", spec.paths.kind}:
+            return None
+        return 55.0 + spec.size / 2e4
+
+    def export(self) -> Export | None:
+        """Tensors travel as one message of bytes."""
+        return Packing()
+
+
+def _same_device(source: Address, target: Address) -> bool:
+    return bool(source.device) and source.node == target.node and source.device == target.device
+
+
 class Network(Transport):
     """Through sockets of its own."""
 
@@ -122,7 +167,8 @@ class Network(Transport):
 
 ASKED_FOR = "asked for"
 LOCAL, INLINE, SHARED_MEMORY, NETWORK = Local(), Inline(), SharedMemory(), Network()
-_transports: list[Transport] = [LOCAL, INLINE, SHARED_MEMORY, NETWORK]
+HANDLES, COLLECTIVES = DeviceHandles(), Collectives()
+_transports: list[Transport] = [LOCAL, INLINE, HANDLES, COLLECTIVES, SHARED_MEMORY, NETWORK]
 
 
 def register_transport(transport: Transport) -> None:
@@ -141,11 +187,25 @@ def choose(source: Address, target: Address, spec: PayloadSpec, wanted: str | No
         if wanted not in possible:
             raise TransportError(
                 f'transport="{wanted}" cannot carry {spec.size} bytes from {source.label} to {target.label}. '
-                f"Possible: {', '.join(sorted(possible))}."
+                f"Possible: {', '.join(sorted(possible))}{_why_through_host(source, target, spec)}."
             )
         return Choice(possible[wanted][1], ASKED_FOR, possible[wanted][0])
     cost, transport = min(possible.values(), key=lambda row: row[0])
     reason = transport.reason
     if transport is NETWORK and spec.memory and near(source, target, spec):
         reason = f"no shared memory: {spec.memory}"
+    if transport in (SHARED_MEMORY, NETWORK):
+        reason += _why_through_host(source, target, spec)
     return Choice(transport, reason, cost)
+
+
+def _why_through_host(source: Address, target: Address, spec: PayloadSpec) -> str:
+    """Return why tensors of devices make a detour through the host; empty where there are none."""
+    if not spec.on_device:
+        return ""
+    problem = spec.paths.ipc if _same_device(source, target) else spec.paths.ccl
+    if not problem and not target.device:
+        problem = f"{target.name} has no device"
+    if not problem and set(spec.device_types) - {"cpu", spec.paths.kind}:
+        problem = "tensors of several kinds of devices"
+    return f"; through the host: {problem}" if problem else ""

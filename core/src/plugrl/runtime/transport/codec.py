@@ -44,6 +44,7 @@ class Encoded:
     size: int
     device_types: tuple[str, ...] = ()
     exported: list[Any] = field(default_factory=list)
+    export: Export | None = None
     _pieces: list[tuple[int, Any]] = field(default_factory=list)
 
     def write_to(self, target: memoryview) -> None:
@@ -79,16 +80,18 @@ def encode(tree: Any, export: Export | None = None) -> Encoded:
     header = stream.getvalue()
     if len(header) > _LONG_HEADER:
         header = _ELSEWHERE.pack(b"@", pickler.add(header), len(header))
-    return Encoded(header, pickler.size, tuple(sorted(pickler.device_types)), pickler.exported, pickler.pieces)
+    kinds = tuple(sorted(pickler.device_types))
+    return Encoded(header, pickler.size, kinds, pickler.exported, export, pickler.pieces)
 
 
-def decode(header: bytes, payload: Any, place: Place | None = None) -> Any:
+def decode(header: bytes, payload: Any, place: Place | None = None, on_device: Any = None) -> Any:
     """Return the tree. Tensors and arrays are views of ``payload``, those of a device are copied to where they belong.
 
+    ``on_device`` are the bytes that came from device to device; what was exported with them is made of views of it.
     Raises TransportError when the tree needs what this process does not have.
     """
     before = getattr(_decoding, "source", None)
-    _decoding.source = (payload, place)
+    _decoding.source = (payload, place, on_device)
     if header[:1] == b"@":
         _, offset, size = _ELSEWHERE.unpack(header)
         header = bytes(memoryview(payload)[offset : offset + size])
@@ -129,11 +132,12 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         self.device_types.add(value.device.type)
         plain = value.detach().resolve_conj().resolve_neg()
-        if self._export is not None and plain.device.type != "cpu":
-            self.exported.append(plain)
-            return self._export(plain)
-        offset = self.add(plain)
         grad = bool(value.requires_grad) if kind is torch.nn.Parameter else None
+        if self._export is not None and not is_on_host(plain):
+            self.exported.append(plain)
+            made = self._export(plain)
+            return made if grad is None else (_take_parameter, (*made, grad))
+        offset = self.add(plain)
         return _take_tensor, (offset, _size(plain), plain.dtype, tuple(plain.shape), plain.device.type, grad)
 
     def add(self, piece: Any) -> int:
@@ -142,6 +146,11 @@ class _Pickler(pickle.Pickler):
         self.size = offset + _size(piece)
         self.pieces.append((offset, piece))
         return offset
+
+
+def is_on_host(tensor: Any) -> bool:
+    """Whether a tensor's memory is the host's."""
+    return bool(tensor.device.type == "cpu")
 
 
 def _size(piece: Any) -> int:
@@ -175,10 +184,21 @@ def _copy(piece: Any, target: memoryview) -> None:
     numpy.copyto(numpy.frombuffer(target, dtype=piece.dtype).reshape(piece.shape), piece)
 
 
-def _source() -> tuple[Any, Place | None]:
+def _source() -> tuple[Any, Place | None, Any]:
     source = getattr(_decoding, "source", None)
     assert source is not None, "part of a message outside a message"
     return source
+
+
+def device_payload() -> Any:
+    """Return the bytes of the message that is decoded which came from device to device."""
+    return _source()[2]
+
+
+def _take_parameter(function: Callable[..., Any], arguments: tuple[Any, ...], grad: bool) -> Any:
+    import torch
+
+    return torch.nn.Parameter(function(*arguments), requires_grad=grad)
 
 
 def _take_tensor(
@@ -186,7 +206,7 @@ def _take_tensor(
 ) -> Any:
     import torch
 
-    payload, place = _source()
+    payload, place, _ = _source()
     if size:
         count = size // dtype.itemsize
         tensor = torch.frombuffer(payload, dtype=dtype, count=count, offset=offset).view(shape)
@@ -201,7 +221,7 @@ def _take_tensor(
 def _take_array(offset: int, size: int, dtype: Any, shape: tuple[int, ...]) -> Any:
     import numpy
 
-    payload, _ = _source()
+    payload, _, _ = _source()
     if not size:
         return numpy.empty(shape, dtype=dtype)
     return numpy.frombuffer(payload, dtype=dtype, count=size // dtype.itemsize, offset=offset).reshape(shape)

@@ -7,6 +7,7 @@ import logging
 import pickle
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +17,9 @@ from plugrl.runtime import trace
 from plugrl.runtime.transport import choice as choices
 from plugrl.runtime.transport.address import Address, EndpointConfig, parse_address
 from plugrl.runtime.transport.codec import Encoded, Place, decode, encode
+from plugrl.runtime.transport.collective_links import CollectiveLinks
 from plugrl.runtime.transport.connection import Connection, segment_of
+from plugrl.runtime.transport.device_paths import DevicePaths, Packing
 from plugrl.runtime.transport.hub import Hub, Segments
 from plugrl.runtime.transport.inbox import Inbox, LaneKey, Message
 from plugrl.runtime.transport.pending import DEFAULT_TIMEOUT_S, Pending
@@ -58,10 +61,24 @@ class Endpoint:
         self._incomplete: dict[tuple[str, int], tuple[LaneKey, Message]] = {}
         self._numbers = itertools.count(1)
         self._memory_problem = ""
+        self._paths = DevicePaths()
+        self._links: CollectiveLinks | None = None
         self.hub.on("message", self._take_message)
         self.hub.on("payload", self._take_payload)
         self.hub.on("taken", self._take_taken)
         self.hub.on_lost(self._connection_lost)
+
+    def use_devices(
+        self, paths: DevicePaths, open_store: Callable[[], Any], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Let tensors of devices go by what the platform offers, and put those that arrive on this process's device.
+
+        For the platform's collectives two processes meet in the store that ``open_store`` opens.
+        """
+        self._paths = paths
+        self.place = paths.place
+        if not paths.ccl:
+            self._links = CollectiveLinks(self.hub.uid, paths, open_store, timeout_s)
 
     # ----------------------------------------------------------------- use
     def send(
@@ -164,11 +181,15 @@ class Endpoint:
     def disconnect(self, address: str) -> None:
         """End the connections of a pair; the next message makes new ones, also after a loss."""
         uid = parse_address(address).uid
+        if self._links is not None:
+            self._links.forget(uid)
         self.hub.disconnect(uid)
         self.hub.forget(uid)
 
     def close(self) -> None:
         """End all connections, give back the memory and remove the socket. May be repeated."""
+        if self._links is not None:
+            self._links.close()
         self.hub.close()
         self._inbox.close(TransportError(f"The endpoint of {self.config.name} is closed."))
 
@@ -191,6 +212,7 @@ class Endpoint:
             inline_bytes=self.config.inline_bytes,
             strict_device=self.config.strict_device,
             memory=self._memory_problem,
+            paths=self._paths,
         )
         choice = choices.choose(source, target, spec, wanted)
         export = choice.transport.export()
@@ -212,10 +234,15 @@ class Endpoint:
     ) -> None:
         connection = self.hub.connection(target, deadline)
         ident = next(self._numbers)
-        self._enter_window(connection, ident, _Unread(encoded.size, taken, encoded.exported or None), deadline)
+        packing = encoded.export if isinstance(encoded.export, Packing) else None
+        size = encoded.size + (packing.size if packing is not None else 0)
+        self._enter_window(connection, ident, _Unread(size, taken, encoded.exported or None), deadline)
         block: Block | None = None
         head = ("message", ident, tag, choice.transport.name, encoded.header)
         try:
+            if packing is not None:
+                self._send_by_collectives(connection, head, encoded, packing, deadline)
+                return
             if choice.transport.host_memory and encoded.size:
                 block = self._place_in_memory(encoded, choice)
             if block is not None:
@@ -228,6 +255,9 @@ class Endpoint:
             else:
                 connection.send((*head, True), deadline=deadline)
                 connection.bulk().send(pickle.dumps(("payload", ident, [])), encoded.buffers(), deadline=deadline)
+        except TransportError:
+            self._leave_window(connection, ident)
+            raise
         except (FlowLost, TimeoutError) as error:
             self._leave_window(connection, ident)
             if block is not None:
@@ -235,6 +265,17 @@ class Endpoint:
             if isinstance(error, FlowLost):
                 raise PeerLostError(self.hub.loss_of(target.uid) or f"{target.label} is lost: {error}.") from None
             raise RuntimeTimeout(f"{self.config.name} to send to {target.label}: {error}") from None
+
+    def _send_by_collectives(
+        self, connection: Connection, head: tuple[Any, ...], encoded: Encoded, packing: Packing, deadline: float | None
+    ) -> None:
+        assert self._links is not None
+        flat = packing.flat()
+
+        def announce(number: int) -> None:
+            connection.send((*head, (number, packing.size)), encoded.buffers(), deadline=deadline)
+
+        self._links.send(connection.peer.uid, flat, announce)
 
     def _place_in_memory(self, encoded: Encoded, choice: choices.Choice) -> Block | None:
         """Copy a payload into shared memory; None when there is none, and then it goes another way."""
@@ -318,11 +359,13 @@ class Endpoint:
                 self._acknowledge(message, error)
 
     def _unpack(self, message: Message) -> Any:
+        if message.error is not None:
+            raise message.error
         payload = message.payload if message.payload is not None else b""
         if message.segment is not None:
             assert message.connection is not None
             payload = self.hub.view(message.connection, *message.segment)
-        return decode(message.header, payload, self.place)
+        return decode(message.header, payload, self.place, message.on_device)
 
     def _acknowledge(self, message: Message, error: TransportError | None) -> None:
         if message.taken is not None:
@@ -345,7 +388,10 @@ class Endpoint:
             segment=rows[0] if rows else None,
             connection=connection,
         )
-        if later:
+        if isinstance(later, tuple):
+            found.complete = False
+            self._take_from_device(connection, key, found, *later)
+        elif later:
             early = connection.arrived.pop(ident, None)
             if early is not None:
                 found.payload = early
@@ -353,6 +399,17 @@ class Endpoint:
                 found.complete = False
                 self._incomplete[(connection.ident, ident)] = (key, found)
         self._inbox.deliver(key, found)
+
+    def _take_from_device(self, connection: Connection, key: LaneKey, message: Message, number: int, size: int) -> None:
+        """Have what was announced taken from the collectives; the message is whole then."""
+        def done(flat: Any, error: TransportError | None) -> None:
+            message.on_device, message.error = flat, error
+            self._inbox.completed(key, message)
+
+        if self._links is None:
+            done(None, TransportError(f"{self.config.name} has no device that collectives reach."))
+        else:
+            self._links.receive(connection.peer.uid, number, size, done)
 
     def _take_payload(self, connection: Connection, message: tuple[Any, ...], payload: Buffer, _: Segments) -> None:
         found = self._incomplete.pop((connection.ident, message[1]), None)
@@ -379,6 +436,8 @@ class Endpoint:
         for row in unread.values():
             if row.pending is not None:
                 row.pending.fail(PeerLostError(reason))
+        if self._links is not None and not self.hub.connections_of(connection.peer.uid):
+            self._links.forget(connection.peer.uid)
         if not self.hub.connections_of(connection.peer.uid):
             self._fail_peer(connection.peer.uid, reason)
 

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from plugrl.errors import TransportError
 from plugrl.runtime.transport.connection import Connection, Segment
 from plugrl.runtime.transport.pending import Pending
 from plugrl.runtime.transport.segments import ForeignArena
@@ -30,6 +31,10 @@ class Message:
     taken: Pending[None] | None = None
     """Who waits, in this process, for it to be taken."""
     complete: bool = True
+    on_device: Any = None
+    """What came from device to device, as bytes there."""
+    error: TransportError | None = None
+    """Why the rest of it did not come."""
 
 
 @dataclass
@@ -59,10 +64,10 @@ class Inbox:
             lane.messages.appendleft(message)
             self._match(key, lane)
 
-    def completed(self, key: LaneKey, message: Message, payload: Buffer) -> None:
-        """Give a message its payload."""
+    def completed(self, key: LaneKey, message: Message, payload: Buffer | None = None) -> None:
+        """Give a message its payload, unless it has one already."""
         with self._mutex:
-            message.payload, message.complete = payload, True
+            message.payload, message.complete = payload if payload is not None else message.payload, True
             lane = self._lanes.get(key)
             if lane is not None:
                 self._match(key, lane)
