@@ -161,14 +161,17 @@ def test_success_comes_from_the_info_or_the_return() -> None:
 
 
 def test_actions_of_every_space() -> None:
-    box = ActionMap(spaces.Box(np.array([0.0, -2.0]), np.array([1.0, 2.0]), dtype=np.float64), True)
-    assert box.action(np.array([-1.0, 0.5], dtype=np.float32)).tolist() == [0.0, 1.0]
-    assert ActionMap(spaces.Box(-1, 1, (2, 2)), False).dim == 4
-    assert ActionMap(spaces.Discrete(3, start=5), False).action(np.array([1.6])) == 7
-    assert ActionMap(spaces.Discrete(3), False).action(np.array([9.0])) == 2
-    several = ActionMap(spaces.MultiDiscrete([2, 4]), False)
-    assert several.dim == 2 and several.action(np.array([0.6, 7.0])).tolist() == [1, 3]
-    assert ActionMap(spaces.MultiBinary(2), False).action(np.array([0.7, 0.2])).tolist() == [1, 0]
+    def first(space: spaces.Space, row: list[float], normalise: bool = False) -> Any:
+        return ActionMap(space, normalise).actions(np.array([row, row], dtype=np.float32))[0]
+
+    bounds = spaces.Box(np.array([0.0, -2.0]), np.array([1.0, 2.0]), dtype=np.float64)
+    assert first(bounds, [-1.0, 0.5], normalise=True).tolist() == [0.0, 1.0]
+    assert first(bounds, [-1.0, 0.5]).tolist() == [0.0, 0.5] and first(bounds, [0.0, 0.0]).dtype == np.float64
+    assert first(spaces.Box(-1, 1, (2, 2)), [2, 0, 0, 0]).tolist() == [[1, 0], [0, 0]]
+    assert first(spaces.Discrete(3, start=5), [1.6]) == 7 and first(spaces.Discrete(3), [9.0]) == 2
+    assert first(spaces.MultiDiscrete([2, 4]), [0.6, 7.0]).tolist() == [1, 3]
+    assert first(spaces.MultiBinary(2), [0.7, 0.2]).tolist() == [1, 0]
+    assert ActionMap(spaces.MultiDiscrete([2, 4]), False).dim == 2
     with pytest.raises(UserError, match="no finite bounds"):
         ActionMap(spaces.Box(-np.inf, np.inf, (1,)), True)
     with pytest.raises(UserError, match="Text is not supported"):

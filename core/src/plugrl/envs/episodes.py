@@ -18,9 +18,8 @@ SEED_LIMIT = 2**52
 """Seeds that are given lie below; those of later episodes, which follow from them, lie from here to twice as much. So
 no episode of training ever has a seed that was kept for an evaluation."""
 
-_HALF = np.uint64(26)
-_LOW = np.uint64(SEED_LIMIT - 1)
-_FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9))
+_LOW = SEED_LIMIT - 1
+_FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
 
 
 def next_seed(seed: int) -> int:
@@ -30,12 +29,11 @@ def next_seed(seed: int) -> int:
     simulator died goes on as it would have. The mapping is one to one on 52 bits (odd products and shifted sums), so
     two scenes never fall into the same sequence from then on.
     """
-    bits = (np.uint64(seed) + np.uint64(1)) & _LOW
-    with np.errstate(over="ignore"):
-        for factor in _FACTORS:
-            bits = (bits * factor) & _LOW
-            bits ^= bits >> _HALF
-    return SEED_LIMIT + int(bits)
+    bits = (int(seed) + 1) & _LOW
+    for factor in _FACTORS:
+        bits = (bits * factor) & _LOW
+        bits ^= bits >> 26
+    return SEED_LIMIT + bits
 
 
 def check_seed(seed: int) -> int:
@@ -137,25 +135,27 @@ class EpisodeBook:
         for index, seed in zip(indices, seeds, strict=True):
             self.seeds[index] = int(seed)
 
-    def advance(self, active: NDArray[np.bool_], outcome: SceneOutcome
+    def advance(self, active: NDArray[np.bool_], earned: NDArray[np.floating], outcome: SceneOutcome
                 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # fmt: skip
         """Note one step of the scenes ``active`` [N] and return which of them terminated and which were truncated.
 
+        ``earned`` [N] holds the rewards of the active scenes, and zero for the others.
         No scene is in both: what the task ended was not cut off.
         """
+        success, truncated = outcome.success & active, outcome.truncated
         self.lengths += active
-        self.returns += np.where(active, outcome.rewards, 0.0)
-        success = outcome.success & active
+        self.returns += earned
         self.success_once |= success
         np.copyto(self.success_at_end, success, where=active)
-        truncated = np.zeros_like(active)
         if self.max_episode_steps is not None:
-            truncated |= self.lengths >= self.max_episode_steps
-        if outcome.truncated is not None:
-            truncated |= outcome.truncated
-        terminated = np.zeros_like(active) if self.ignore_terminations else outcome.terminated & active
-        truncated &= active & ~terminated
-        self.terminated |= terminated
+            late = self.lengths >= self.max_episode_steps
+            truncated = late if truncated is None else late | truncated
+        if self.ignore_terminations:
+            terminated = np.zeros_like(active)
+        else:
+            terminated = outcome.terminated & active
+            self.terminated |= terminated
+        truncated = np.zeros_like(active) if truncated is None else truncated & active & ~terminated
         self.running &= ~(terminated | truncated)
         return terminated, truncated
 

@@ -118,19 +118,19 @@ class EpisodicEnv(VecEnv):
         """
         if not self._obs:
             raise PlugRLError(f"{type(self).__name__} was given actions before its first reset.")
-        shape = actions.shape[:2]
-        rewards = np.zeros(shape, dtype=np.float32)
-        executed, terminations, truncations = flags = np.zeros((3, *shape), dtype=np.bool_)
-        active = self._book.running.copy()
-        for column in range(shape[1]):
+        book, (count, length) = self._book, actions.shape[:2]
+        rewards = np.zeros((count, length), dtype=np.float32)
+        executed, terminations, truncations = np.zeros((3, count, length), dtype=np.bool_)
+        begun = active = book.running.copy()
+        for column in range(length):
+            outcome = self.advance_scenes(actions[:, column], active)
+            rewards[:, column] = earned = np.where(active, outcome.rewards, 0.0)
+            executed[:, column] = active
+            terminations[:, column], truncations[:, column] = book.advance(active, earned, outcome)
+            active = book.running.copy()
             if not active.any():
                 break
-            outcome = self.advance_scenes(actions[:, column], active)
-            terminated, truncated = self._book.advance(active, outcome)
-            rewards[:, column] = np.where(active, outcome.rewards, 0.0)
-            flags[:, :, column] = active, terminated, truncated
-            active &= self._book.running
-        ended: list[int] = np.flatnonzero((terminations | truncations).any(axis=1)).tolist()
+        ended: list[int] = np.flatnonzero(begun & ~active).tolist()
         success_once, success_at_end = self._book.success_once.copy(), self._book.success_at_end.copy()
         episodes = tuple(self._book.record(index) for index in ended)
         self._obs = last = own_observations(self.observe_scenes(self._everything))

@@ -37,17 +37,20 @@ class GymnasiumScenes(EpisodicEnv):
 
     def advance_scenes(self, actions: NDArray[np.float32], active: NDArray[np.bool_]) -> SceneOutcome:
         """Step the active scenes."""
-        rewards = np.zeros(len(active))
-        terminated, truncated, success = np.zeros((3, len(active)), dtype=np.bool_)
-        key = self._options.success_key
-        for index in np.flatnonzero(active).tolist():
-            answer = self._envs[index].step(self._actions.action(actions[index]))
-            self._latest[index], rewards[index], terminated[index], truncated[index], info = answer
-            success[index] = is_solved(info, key)
-        self._sums += rewards
+        count, key, latest = len(active), self._options.success_key, self._latest
+        rewards, ends, cuts, solved = [0.0] * count, [False] * count, [False] * count, [False] * count
+        chosen = self._actions.actions(actions)
+        for index, moves in enumerate(active.tolist()):
+            if moves:
+                latest[index], rewards[index], ends[index], cuts[index], info = self._envs[index].step(chosen[index])
+                solved[index] = is_solved(info, key)
+        success = np.array(solved, dtype=np.bool_)
+        earned = np.array(rewards, dtype=np.float64)
         if self._options.success_return is not None:
+            self._sums += earned
             success |= self._sums >= self._options.success_return
-        return SceneOutcome(rewards=rewards, terminated=terminated, success=success, truncated=truncated)
+        return SceneOutcome(rewards=earned, terminated=np.array(ends, dtype=np.bool_), success=success,
+                            truncated=np.array(cuts, dtype=np.bool_))  # fmt: skip
 
     def observe_scenes(self, indices: NDArray[np.int64]) -> Mapping[str, Any]:
         """Return the latest observations by field."""

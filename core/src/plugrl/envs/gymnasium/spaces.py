@@ -59,6 +59,8 @@ class ObservationMap:
             self._pictures["main_images"] = None
         else:
             self._numbers.append((None, space))
+        alone = self._numbers[0] if len(self._numbers) == 1 else (None, None)
+        self._is_vector = alone[0] is None and isinstance(alone[1], spaces.Box) and len(alone[1].shape) == 1
 
     def _choose(self, space: Any, chosen: Mapping[str, str]) -> None:
         known = space.spaces if isinstance(space, spaces.Dict) else {}
@@ -79,7 +81,9 @@ class ObservationMap:
         for field, key in self._pictures.items():
             pictures = np.stack([as_picture(_at(item, key)) for item in observations])
             made[field] = pictures[:, None] if field == "extra_view_images" else pictures
-        if self._numbers:
+        if self._is_vector:
+            made["states"] = np.array(observations, dtype=np.float32)
+        elif self._numbers:
             made["states"] = np.stack([self._flat(item) for item in observations])
         return made
 
@@ -111,33 +115,35 @@ class ActionMap:
             if normalise and not (np.isfinite(self._low).all() and np.isfinite(self._high).all()):
                 raise UserError(f"normalise_actions: {space} has no finite bounds to stretch actions to.")
         elif isinstance(space, spaces.Discrete):
-            self.dim = 1
-        elif isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+            self.dim, self._most, self._start = 1, np.int64(space.n) - 1, np.int64(space.start)
+        elif isinstance(space, spaces.MultiDiscrete):
+            self.dim, self._most, self._start = space.nvec.size, space.nvec.ravel() - 1, space.start.ravel()
+        elif isinstance(space, spaces.MultiBinary):
             self.dim = int(np.prod(space.shape))
         else:
             raise UserError(f"An action space {type(space).__name__} is not supported; Box, Discrete, MultiDiscrete "
                             "and MultiBinary are.")  # fmt: skip
 
-    def action(self, row: NDArray[np.float32]) -> Any:
-        """Return the action of one scene."""
+    def actions(self, rows: NDArray[np.float32]) -> list[Any] | NDArray[Any]:
+        """Return the actions of all scenes, [N, dim] to N actions."""
         space = self._space
         if isinstance(space, spaces.Box):
             if self._normalise:
-                row = self._low + (row + 1.0) * 0.5 * (self._high - self._low)
-            return np.clip(row, self._low, self._high).astype(space.dtype).reshape(space.shape)
+                rows = self._low + (rows + 1.0) * 0.5 * (self._high - self._low)
+            bounded = np.minimum(np.maximum(rows, self._low), self._high)
+            return bounded.astype(space.dtype, copy=False).reshape(-1, *space.shape)
+        if isinstance(space, spaces.MultiBinary):
+            return (rows > 0.5).astype(space.dtype).reshape(-1, *space.shape)
+        whole = np.minimum(np.maximum(np.rint(rows), 0), self._most).astype(np.int64) + self._start
         if isinstance(space, spaces.Discrete):
-            return int(space.start) + int(np.clip(np.rint(row[0]), 0, space.n - 1))
-        if isinstance(space, spaces.MultiDiscrete):
-            counts = space.nvec.ravel()
-            whole = np.clip(np.rint(row), 0, counts - 1).astype(space.dtype)
-            return (whole + space.start.ravel()).reshape(space.shape)
-        return (row > 0.5).astype(space.dtype).reshape(space.shape)
+            return whole[:, 0].tolist()  # plain numbers are checked ten times as fast
+        return whole.astype(space.dtype).reshape(-1, *space.shape)
 
 
 def is_solved(info: Mapping[str, Any], key: str | None) -> bool:
-    """Whether the info of a step says that the task is solved. Raises UserError when it lacks the key that was given.
-
-    """
+    """Whether the info of a step says that the task is solved. Raises UserError when it lacks a key that was given."""
+    if not info and key is None:
+        return False
     if key is None:
         return any(bool(info[name]) for name in SUCCESS_KEYS if name in info)
     if key not in info:
@@ -150,7 +156,7 @@ def make(id: str, params: EnvParams, **kwargs: Any) -> Any:
     if params.max_episode_steps is not None:
         kwargs["max_episode_steps"] = params.max_episode_steps
     try:
-        return gymnasium.make(id, **kwargs)
+        return gymnasium.make(id, **{"disable_env_checker": True, **kwargs})
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise UserError(f"id: gymnasium cannot make {id!r}: {error}") from error
 

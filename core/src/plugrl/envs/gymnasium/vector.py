@@ -81,8 +81,8 @@ class GymnasiumVector(EpisodicEnv):
         if self._mode is AutoresetMode.DISABLED and self._over.any():
             over = np.flatnonzero(self._over)
             self._reset(over.tolist(), [0] * len(over))  # it takes no action before; nobody sees what it does
-        batch = [self._map.action(row) for row in actions]
-        batched = tuple(batch) if isinstance(env.action_space, gymnasium.spaces.Tuple) else np.stack(batch)
+        batch = self._map.actions(actions)
+        batched = tuple(batch) if isinstance(env.action_space, gymnasium.spaces.Tuple) else np.asarray(batch)
         observations, rewards, terminated, truncated, info = env.step(batched)
         self._over = terminated | truncated
         rows = self._rows(observations)

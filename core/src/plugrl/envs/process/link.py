@@ -91,13 +91,11 @@ class Simulator:
     def receive(self, timeout_s: float) -> Any:
         """Return the answer to the last message. Raises SimulatorLost, or the UserError that it was refused with."""
         self._bound_log()
-        started = time.monotonic()
         try:
             answer = self._wire.receive(timeout_s)
         except TimeoutError as error:
             self._ask_for_stacks()
-            waited = time.monotonic() - started
-            raise self._lost(f"did not answer within {waited:.3g} s ({self._waits_for})", gone=False) from error
+            raise self._lost(f"did not answer within {timeout_s:g} s ({self._waits_for})", gone=False) from error
         except (EOFError, OSError) as error:
             raise self._lost(f"ended ({self._waits_for})") from error
         if isinstance(answer, Refused):
