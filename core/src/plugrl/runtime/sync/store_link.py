@@ -144,7 +144,10 @@ def _take(mailbox: Any, box: str, index: int, timeout: float, look: Callable[[],
         left = max(0.0, deadline - time.monotonic())
         reference = mailbox.take.remote(box, index, min(left, LOOK_EVERY_S))
         try:
-            message = _get(reference, LOOK_EVERY_S + _GRACE_S)
+            # The mailbox itself may still be starting.
+            while not ray.wait([reference], timeout=2 * LOOK_EVERY_S)[0] and time.monotonic() < deadline + _GRACE_S:
+                look()
+            message = _get(reference, LOOK_EVERY_S)
         except BaseException:
             ray.cancel(reference)  # Left alone it would take the first message of the next transfer.
             raise
