@@ -177,13 +177,12 @@ def race(simulator: str, ours: list[Contender], others: list[Contender], alone: 
     Without ``judge_single`` chunks of one action are only shown.
     """
     runners = [*ours, *others]
-    calls = {}
     for one in runners:
         one.turn(3)
-        calls[one.name] = max(int(seconds / turns / (one.wall * one.chunk)), 3)
+    steps = max(int(seconds / turns / max(one.wall for one in runners)) // 8, 1) * 8  # the same for all
     for _ in range(turns):
         for one in runners:
-            one.turn(calls[one.name])
+            one.turn(steps // one.chunk)
     rows = [
         Row(simulator, one.name, other.name, scenes / one.wall, scenes / other.wall, scenes / one.cpu,
             scenes / other.cpu, alone, judge_single or one.chunk > 1)

@@ -110,6 +110,20 @@ def test_the_algorithms_of_the_manual_work(docs: Any) -> None:
         assert loss.item() == pytest.approx(-1 / 3) and metrics == {}
 
 
+def test_the_simulator_of_the_manual_works(docs: Any) -> None:
+    import torch
+
+    from plugrl.envs.registry import ENVS
+
+    names: dict[str, Any] = {"__name__": "walk"}
+    with ENVS.temporary():
+        exec(block_with(docs["docs/environments.md"], "python", "class Walk"), names)
+        env = ENVS.get("walk")(names["WalkParams"](num_envs=2, goal=2.5))
+        env.reset(seed=[1, 1])
+        result = env.chunk_step(torch.tensor([[[1.0], [1.0], [1.0]], [[0.0], [0.0], [0.0]]]))
+    assert result.terminations.tolist() == [[False, True, False], [False] * 3] and len(result.episodes) == 1
+
+
 def test_the_session_of_the_manual_names_what_exists(docs: Any) -> None:
     """Names and keywords of the example; starting Ray for it is what the tests of the runtime do."""
     import inspect
