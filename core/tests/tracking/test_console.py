@@ -39,6 +39,17 @@ def test_the_time_left_counts_steps_and_not_the_validation_before_them(
     assert second.endswith("left 40 s")
 
 
+def test_lines_that_are_several_steps_apart_tell_the_same_time_left(
+    clock: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = console.ConsoleLogger(RunInfo(directory=tmp_path))
+    logger.start_phase("sft", 100, 0)
+    for step in (20, 40):
+        clock.now += 20.0
+        logger.log({"sft/loss": 1.0}, step, "sft")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("left 1 min 00 s")
+
+
 def test_the_time_left_after_a_resume_counts_the_steps_of_this_process(
     tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,9 +37,10 @@ class ConsoleLogger(Logger):
     def log(self, metrics: Mapping[str, float], step: int, phase: str) -> None:
         """Print the step's headline numbers."""
         now = time.monotonic()
-        if step > self._first:
-            self._seconds.append(now - self._logged)
-        self._logged = now
+        if step > self._step:
+            self._spent += now - self._logged
+            self._steps += step - self._step  # lines may be several steps apart
+        self._logged, self._step = now, step
         parts = [f"{label} {text}" for label, text in headline(metrics)]
         total = f"/{self._total}" if self._total else ""
         left = self._left(step)
@@ -66,14 +67,13 @@ class ConsoleLogger(Logger):
 
     def _start(self, total_steps: int | None, first_step: int) -> None:
         self._total = total_steps
-        self._first = first_step
-        self._seconds: list[float] = []
+        self._spent, self._steps, self._step = 0.0, 0, first_step
         self._logged = self._spoke = time.monotonic()
 
     def _left(self, step: int) -> str | None:
-        if not self._total or not self._seconds:
+        if not self._total or not self._steps:
             return None
-        return duration(sum(self._seconds) / len(self._seconds) * max(self._total - step, 0))
+        return duration(self._spent / self._steps * max(self._total - step, 0))
 
     def _print(self, line: str) -> None:
         self._spoke = time.monotonic()
