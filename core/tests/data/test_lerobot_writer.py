@@ -81,3 +81,19 @@ def test_an_episode_that_does_not_fit_is_refused_and_nothing_half_written_stays(
     (tmp_path / "set").mkdir()
     with pytest.raises(DataError, match="exists already"):
         DatasetWriter(tmp_path / "set", 10, "arm")
+
+
+def test_a_picture_is_decoded_once_and_no_more_stay_than_fit(tmp_path, monkeypatch):
+    pytest.importorskip("av")
+    from plugrl.data.lerobot import frames
+
+    with DatasetWriter(tmp_path / "set", 10, "arm") as writer:
+        writer.add(episode(4, 0), "do")
+    calls = []
+    decode = frames.decode_image
+    monkeypatch.setattr(frames, "decode_image", lambda data, place: calls.append(place) or decode(data, place))
+    monkeypatch.setattr(frames, "CACHED_BYTES", 2 * 6 * 5 * 3)
+    samples = FrameSamples(DatasetInfo.load(tmp_path / "set"), [0])
+    first = samples.batch([0, 1, 2])["observation.images.main"]
+    again = samples.batch([0, 1, 2])["observation.images.main"]
+    assert torch.equal(first, again) and len(calls) == 4, "the first two stay, the third is decoded again"

@@ -18,6 +18,9 @@ from plugrl.errors import ConfigError, DataError, nearest, one_of
 
 _KEY = "data.source_options"
 
+CACHED_BYTES = 256 * 2**20
+"""Decoded pictures of a data set that are kept in memory: small ones are decoded once and not in every epoch."""
+
 
 class FrameSamples:
     """One sample for each frame of the chosen episodes, but for the last ``drop_n_last_frames`` of each.
@@ -26,7 +29,8 @@ class FrameSamples:
     lies outside the episode, and the value is that of the nearest frame inside. Other features are ``[B, ...]``. Images
     are [..., 3, H, W], float32 in [0, 1]. ``task_index`` [B] numbers the texts in :attr:`tasks`.
 
-    Numbers of the chosen episodes are kept in memory, images are decoded when they are asked for.
+    Numbers of the chosen episodes are kept in memory, images are decoded when they are asked for; those stored as
+    pictures stay decoded, as far as ``CACHED_BYTES`` go.
 
     Raises ConfigError for an unknown feature, or a time that is no multiple of a frame's, and DataError for files.
     """
@@ -55,6 +59,8 @@ class FrameSamples:
         self._columns = self._read_columns()
         self._videos = VideoFiles(tolerance_s)
         self._lock = threading.Lock()
+        self._decoded: dict[tuple[str, int], Tensor] = {}
+        self._cached = 0
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -113,10 +119,9 @@ class FrameSamples:
                     times = [start + float(self._columns["timestamp"][self._starts[which] + n]) for n in numbers]
                     pictures.append(self._videos.frames(self.info.video_file(episode, name), times))
                 else:
-                    stored = self._columns[name]
                     place = f"{self.info.data_file(episode)}, {name}"
-                    images = [stored[self._starts[which] + number] for number in numbers]
-                    pictures.append(torch.stack([decode_image(image, place) for image in images]))
+                    images = [self._stored(name, self._starts[which] + number, place) for number in numbers]
+                    pictures.append(torch.stack(images).float() / 255)
                 shape = tuple(self.info.policy_features[name]["shape"])
                 if tuple(pictures[-1].shape[1:]) != shape:
                     raise DataError(
@@ -124,6 +129,16 @@ class FrameSamples:
                         f"{tuple(pictures[-1].shape[1:])}; info.json says {shape} (channels, height, width)."
                     )
         return torch.stack(pictures)
+
+    def _stored(self, name: str, row: int, place: str) -> Tensor:
+        """Return the picture uint8 [3, H, W] of a row; the first ``CACHED_BYTES`` of them stay decoded."""
+        found = self._decoded.get((name, row))
+        if found is None:
+            found = (decode_image(self._columns[name][row], place) * 255).round().to(torch.uint8)
+            if self._cached + found.numel() <= CACHED_BYTES:
+                self._decoded[name, row] = found
+                self._cached += found.numel()
+        return found
 
     def _read_columns(self) -> dict[str, Any]:
         """Read what is no video, of the chosen episodes one after the other; stored images stay compressed."""

@@ -67,7 +67,9 @@ class ConsoleLogger(Logger):
 
     def _start(self, total_steps: int | None, first_step: int) -> None:
         self._total = total_steps
-        self._spent, self._steps, self._step = 0.0, 0, first_step
+        self._spent: float = 0.0
+        self._steps: int = 0
+        self._step: int = first_step
         self._logged = self._spoke = time.monotonic()
 
     def _left(self, step: int) -> str | None:
