@@ -75,6 +75,9 @@ def embodied_problems(config: RunConfig, task: Task) -> Iterator[str]:
             "need one of the category embodied"
         )
     yield from _splits(config, task)
+    drawn = config.rollout.val_kwargs
+    if drawn.temperature > 0 and not drawn.do_sample:
+        yield "rollout.val_kwargs.temperature: has an effect only with rollout.val_kwargs.do_sample=true"
     if task != "train" or config.env.train is None:
         return
     for path in _ONLY_ELSEWHERE:

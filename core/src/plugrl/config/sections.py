@@ -62,7 +62,7 @@ def plugin_schema(tree: Tree) -> PluginSchema:
     model = _model_schema(tree, ("model", "model_type"), owners)
     replaced.append(("model", model))
     added = _engine_sections(tree, owners)
-    critic_model = _critic_model(tree, owners)
+    critic_model = None if isinstance(tree.find(("env", "train")), dict) else _critic_model(tree, owners)
     if critic_model is not None:
         added["critic"].append(("model", critic_model))
     for name, base in _OWNERS.items():
