@@ -24,6 +24,7 @@ class ConsoleLogger(Logger):
         self._task: Any = None
         self._interactive = sys.stdout.isatty()
         self._logged = 0.0
+        self._step = 0
         self._start(None, info.resume_step or 0)
 
     def start_phase(self, phase: str, total_steps: int | None, first_step: int) -> None:
@@ -67,9 +68,8 @@ class ConsoleLogger(Logger):
 
     def _start(self, total_steps: int | None, first_step: int) -> None:
         self._total = total_steps
-        self._spent: float = 0.0
-        self._steps: int = 0
-        self._step: int = first_step
+        self._spent, self._steps = 0.0, 0
+        self._step = first_step
         self._logged = self._spoke = time.monotonic()
 
     def _left(self, step: int) -> str | None:
