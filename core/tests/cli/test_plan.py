@@ -66,3 +66,15 @@ def test_a_file_that_is_wrong_is_one_message(tmp_path: Path, capfd: pytest.Captu
     assert "devices: must be a whole number" in shown and "components: is missing." in shown
     assert run(["plan", str(tmp_path / "none.json")]) == 1
     assert "cannot be read" in capfd.readouterr().err
+
+
+def test_options_that_do_not_go_together_are_one_message(case_file: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    quickstart = str(Path(__file__).parents[3] / "examples" / "quickstart.yaml")
+    for arguments, wanted in (
+        ([case_file("v-two-devices"), "--apply"], "--apply: is for a configuration"),
+        ([case_file("v-two-devices"), "actor.optim.lr=1"], "actor.optim.lr=1: is for a configuration"),
+        ([quickstart, "--apply", "--json"], "--apply: trains; print or draw the plan with a call of its own"),
+        ([quickstart, "--from", "plan.json", "--devices", "2"], "--devices: is for a plan that is made now"),
+    ):
+        assert run(["plan", *arguments]) == 1
+        assert wanted in capfd.readouterr().err

@@ -127,3 +127,23 @@ def test_an_address_is_written_as_group_and_rank():
     for wrong in ("actor", ":1", "actor:x"):
         with pytest.raises(UserError, match="write group:rank"):
             WorkerAddress.from_name(wrong)
+
+
+@pytest.mark.slow
+def test_workers_of_two_groups_take_turns_on_a_device_and_a_killed_one_frees_it(ray_session, pair):
+    _, right = pair  # on device 0
+    other = WorkerGroup(ray_session, CALLS, name="other", devices=[0], on_error="return").wait_ready(120)
+    turns = [turn for (turn,) in wait_all([group.execute("hold_device", 0.3) for group in (right, other)], WAIT)]
+    first, second = sorted(turns, key=lambda turn: turn["began"])
+    assert first["ended"] <= second["began"], "both were on the device at once"
+    (again,) = right.execute("hold_device", 0.0).wait(WAIT)
+    assert again["on"] == 1, "the state left though nobody needed it"
+    holding = other.execute("hold_device", 300.0)
+    time.sleep(1.0)
+    waiting = right.execute("hold_device", 0.0)
+    began = time.monotonic()
+    os.kill(other.known_processes()[0].pid, signal.SIGKILL)
+    assert waiting.wait(WAIT)[0]["ended"] and time.monotonic() - began < 10
+    (error,) = holding.wait(WAIT)
+    assert isinstance(error, PlugRLError)
+    other.close()

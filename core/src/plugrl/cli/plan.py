@@ -46,6 +46,8 @@ def plan(
         return
     if apply and (as_json or chart):
         raise UserError("--apply: trains; print or draw the plan with a call of its own (--from PLAN.json).")
+    if stored and devices:
+        raise UserError("--devices: is for a plan that is made now; --from takes one that was made before.")
     config = load(file, overrides, plugin, "train")
     known = None if stored is None else _read_plan(stored)
     if apply:

@@ -5,6 +5,7 @@ whatever the driver does. Names of one run never meet those of another, since ea
 
     group/NAME                           {"generation": ..., "size": ...} of the group that runs under the name
     endpoint/NAME/GENERATION/RANK        address of the rank's endpoint
+    devices                              address of the endpoint that gives workers their turns on devices
     losses                               [group, generation, rank, reason] of each worker that is gone or frozen
 """
 

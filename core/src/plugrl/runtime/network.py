@@ -15,6 +15,8 @@ from plugrl.config.schema.cluster import TransportConfig
 from plugrl.runtime import transport
 from plugrl.runtime.address import WorkerAddress
 from plugrl.runtime.directory import Directory
+from plugrl.runtime.flow.device_home import HOME, DeviceHome
+from plugrl.runtime.flow.device_turns import DeviceTurns
 from plugrl.runtime.losses import LOSSES, use_directory
 from plugrl.runtime.peers import Peers
 from plugrl.runtime.rendezvous import join_store
@@ -81,6 +83,8 @@ class RunNetwork:
                 **limits_of(self.access.transport),
             )
         )
+        DeviceHome(transport.current(), session.config.device_memory_mib)
+        self.directory.publish(HOME, transport.current().address)
         transport.set_watch(session.check_alive)
         use_directory(self.directory)
         self._losses: deque[tuple[str, int, int, str]] = deque(maxlen=_KEPT_LOSSES)
@@ -159,6 +163,10 @@ class WorkerNetwork:
         name = f"endpoint/{context.group}/{context.generation}/{context.rank}"
         self.directory.publish(name, endpoint.address)
         self.peers = Peers(self.directory, endpoint, WorkerAddress(context.group, context.rank))
+        self.turns: DeviceTurns | None = None
+        if context.device is not None:
+            device = f"{context.device.name} of node {context.node_name or context.node_id}"
+            self.turns = DeviceTurns(endpoint, partial(self.directory.lookup, HOME, _MEET_S), [device])
         transport.set_watch(self.peers.check)
         use_directory(self.directory)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from plugrl.runtime.channel import Channel
     from plugrl.runtime.device_assignment import AssignedDevice
     from plugrl.runtime.directory import Directory
+    from plugrl.runtime.flow.device_turns import Movable
     from plugrl.runtime.network import RunAccess, WorkerNetwork
     from plugrl.runtime.peers import Peers
     from plugrl.runtime.placement import ProcessPlacement
+    from plugrl.runtime.transport import Pending
 
 
 P = ParamSpec("P")
@@ -131,6 +133,25 @@ class Worker:
         from plugrl.runtime.channel import Channel
 
         return Channel.connect(self, name, timeout=timeout)
+
+    def device(
+        self,
+        state: Sequence[Movable] = (),
+        *,
+        need_mib: int = 0,
+        after: Iterable[Pending[Any]] = (),
+        timeout: float | None = 60.0,
+    ) -> AbstractContextManager[None]:
+        """Hold this worker's device for a block: ``with self.device([self.policy], after=[batch]):``.
+
+        Workers of all groups that share a device take turns in the order of asking. ``state`` (with ``onload`` and
+        ``offload``) is there in the block, and stays until somebody else needs its ``need_mib``; see
+        :meth:`plugrl.runtime.flow.device_turns.DeviceTurns.turn`. Raises PlugRLError outside a session.
+        """
+        turns = self._network.turns if self._network is not None else None
+        if turns is None:
+            raise PlugRLError("This worker has no device of a session, so there are no turns to take.")
+        return turns.turn(state, need_mib=need_mib, after=after, timeout=timeout)
 
     @contextmanager
     def worker_timer(self, tag: str) -> Iterator[None]:

@@ -79,3 +79,26 @@ class CallWorker(EchoWorker):
         except FileExistsError:
             return os.getpid()
         os._exit(5)
+
+    def hold_device(self, seconds: float, need_mib: int = 0) -> dict[str, Any]:
+        """Hold the device for some time; returns when that began and ended, and how often the state came and left."""
+        state = self._state = getattr(self, "_state", None) or _State()
+        with self.device([state], need_mib=need_mib, timeout=120):
+            began = time.monotonic()
+            time.sleep(seconds)
+            return {"began": began, "ended": time.monotonic(), "on": state.on, "off": state.off}
+
+
+class _State:
+    """Counts its moves."""
+
+    def __init__(self) -> None:
+        self.on = self.off = 0
+
+    def onload(self) -> None:
+        """Come to the device."""
+        self.on += 1
+
+    def offload(self) -> None:
+        """Leave it."""
+        self.off += 1

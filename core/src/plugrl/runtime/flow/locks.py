@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from plugrl.errors import PlugRLError, RuntimeTimeout
 from plugrl.runtime.cancellation import raise_if_cancelled
 
+Device = int | str
+"""A device as its users call it: a number, or a name that is unique in the run."""
+
 _TICK_S = 0.25
 """How often a waiting thread looks whether owners are alive, and whether it was cancelled."""
 
@@ -22,13 +25,13 @@ _TICK_S = 0.25
 @dataclass
 class _Request:
     owner: Hashable
-    devices: tuple[int, ...]
+    devices: tuple[Device, ...]
     ready: Callable[[], bool] | None
     since: float = field(default_factory=time.monotonic)
 
 
 class DeviceLocks:
-    """Locks of numbered devices, for any number of threads.
+    """Locks of devices, for any number of threads.
 
     Rules: an owner gets all the devices it asks for, or waits without holding any of them, so that owners that ask in
     different orders never block each other. Who asked first is served first: a later request for a device passes only
@@ -39,13 +42,13 @@ class DeviceLocks:
     def __init__(self, is_alive: Callable[[Hashable], bool] | None = None) -> None:
         self._is_alive = is_alive
         self._changed = threading.Condition()
-        self._held: dict[int, tuple[Hashable, int]] = {}
+        self._held: dict[Device, tuple[Hashable, int]] = {}
         self._line: list[_Request] = []
 
     def acquire(
         self,
         owner: Hashable,
-        devices: Sequence[int],
+        devices: Sequence[Device],
         timeout: float | None = 60.0,
         ready: Callable[[], bool] | None = None,
     ) -> None:
@@ -62,7 +65,7 @@ class DeviceLocks:
             RuntimeTimeout: names the holders. CallCancelled: the scope of the thread was cancelled.
             PlugRLError: the owner holds other devices.
         """
-        wanted = tuple(sorted(set(devices)))
+        wanted = tuple(sorted(set(devices), key=str))
         with self._changed:
             held = self._devices_of(owner)
             if held:
@@ -79,7 +82,7 @@ class DeviceLocks:
                 self._changed.notify_all()
             self._count(owner, wanted, 1)
 
-    def release(self, owner: Hashable, devices: Sequence[int]) -> None:
+    def release(self, owner: Hashable, devices: Sequence[Device]) -> None:
         """Give back what was acquired once; devices that the owner does not hold any longer are passed over."""
         with self._changed:
             self._count(owner, [device for device in set(devices) if self._holder(device) == owner], -1)
@@ -96,7 +99,7 @@ class DeviceLocks:
     def holding(
         self,
         owner: Hashable,
-        devices: Sequence[int],
+        devices: Sequence[Device],
         timeout: float | None = 60.0,
         ready: Callable[[], bool] | None = None,
     ) -> Iterator[None]:
@@ -107,12 +110,12 @@ class DeviceLocks:
         finally:
             self.release(owner, devices)
 
-    def waiting(self, device: int) -> list[Hashable]:
+    def waiting(self, device: Device) -> list[Hashable]:
         """Return who waits for a device, first come first."""
         with self._changed:
             return [request.owner for request in self._line if device in request.devices]
 
-    def holder(self, device: int) -> Hashable | None:
+    def holder(self, device: Device) -> Hashable | None:
         """Return who holds a device."""
         with self._changed:
             return self._holder(device)
@@ -149,14 +152,14 @@ class DeviceLocks:
             self._held = {device: entry for device, entry in self._held.items() if entry[0] not in dead}
             self._changed.notify_all()
 
-    def _holder(self, device: int) -> Hashable | None:
+    def _holder(self, device: Device) -> Hashable | None:
         entry = self._held.get(device)
         return None if entry is None else entry[0]
 
-    def _devices_of(self, owner: Hashable) -> list[int]:
-        return sorted(device for device, (holder, _) in self._held.items() if holder == owner)
+    def _devices_of(self, owner: Hashable) -> list[Device]:
+        return sorted((device for device, (holder, _) in self._held.items() if holder == owner), key=str)
 
-    def _count(self, owner: Hashable, devices: Sequence[int], change: int) -> None:
+    def _count(self, owner: Hashable, devices: Sequence[Device], change: int) -> None:
         for device in devices:
             times = self._held.get(device, (owner, 0))[1] + change
             if times > 0:
@@ -173,5 +176,5 @@ class DeviceLocks:
         return f"{text}: {'; '.join(parts) or 'before it in the line: ' + ', '.join(ahead)}."
 
 
-def _text(devices: Sequence[int]) -> str:
+def _text(devices: Sequence[Device]) -> str:
     return ", ".join(map(str, devices))
