@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +14,8 @@ from plugrl.errors import ConfigError, NotRegistered, PluginError, PlugRLError, 
 
 torch = pytest.importorskip("torch")
 
-from plugrl.envs import VecEnv, make_env  # noqa: E402
-from plugrl.envs.episodes import SEED_LIMIT, next_seed  # noqa: E402
+from plugrl.envs import EnvParams, VecEnv, make_env  # noqa: E402
+from plugrl.envs.episodes import SEED_LIMIT, SceneOutcome, next_seed  # noqa: E402
 from plugrl.testing.corridor import Corridor, corridor  # noqa: E402
 
 
@@ -89,6 +92,25 @@ def test_one_action_is_a_chunk_of_one() -> None:
     step, chunk = one.step(actions), two.chunk_step(actions[:, None])
     assert step.rewards.tolist() == [5.0, 0.5] and step.dones.tolist() == [True, False]
     assert torch.equal(step.obs["states"], chunk.obs["states"]) and step.episodes == chunk.episodes
+
+
+def test_nothing_of_a_scene_that_stood_still_is_believed() -> None:
+    class Careless(Corridor):
+        """Says anything about scenes that it did not move."""
+
+        def advance_scenes(self, actions: Any, active: Any) -> SceneOutcome:
+            found = super().advance_scenes(actions, active)
+            return SceneOutcome(
+                rewards=np.where(active, found.rewards, np.nan), terminated=found.terminated | ~active,
+                success=found.success | ~active, truncated=~active,
+            )  # fmt: skip
+
+    env = Careless(EnvParams(num_envs=2, auto_reset=False))
+    env.reset(seed=0)
+    env.chunk_step(moves([2.5, 2.0], [0.1, 0.1]))
+    result = env.chunk_step(moves([0.1], [0.1]))
+    assert result.rewards.flatten().tolist() == pytest.approx([0.0, 0.1])
+    assert not result.dones.any() and result.episodes == () and result.success_at_end.tolist() == [True, False]
 
 
 # --------------------------------------------------------------------- seeds

@@ -75,7 +75,7 @@ def test_every_task_repeats_by_its_seed_and_its_expert_solves_it(task: str) -> N
     used, solved = Scene(task, "v2"), 0
     for seed in range(3):
         used.reset(seed)
-        solved += any(used.step(used.expert())[1] for _ in range(300))
+        solved += any(used.step(used.expert())[1] for _ in range(500))
     assert solved >= 2, f"the expert of {task} solved {solved} of 3 episodes"
     fresh = Scene(task, "v2")
     used.reset(7)

@@ -1,7 +1,7 @@
 """The state of running episodes: who runs, since when, how well, from which seed. One owner, used by every environment.
 
-An :class:`EpisodeBook` holds the state of ``N`` scenes. A simulator says what a step gave (:class:`SceneOutcome`); the
-book decides whether an episode ended, by termination or by time, and hands out the record of each that did.
+An :class:`EpisodeBook` holds the state of ``N`` scenes and hands out the record of each episode; a simulator says what
+a step gave as a :class:`SceneOutcome`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ SEED_LIMIT = 2**52
 """Seeds that are given lie below; those of later episodes, which follow from them, lie from here to twice as much. So
 no episode of training ever has a seed that was kept for an evaluation."""
 
+_NEVER = 2**62
 _LOW = SEED_LIMIT - 1
 _FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
 
@@ -101,12 +102,10 @@ class EpisodeBook:
 
     Args:
         max_episode_steps: an episode is truncated after so many actions; None leaves that to the simulator.
-        ignore_terminations: what the task ends goes on until the time runs out; success is recorded all the same.
     """
 
-    def __init__(self, num_envs: int, *, max_episode_steps: int | None, ignore_terminations: bool = False) -> None:
+    def __init__(self, num_envs: int, *, max_episode_steps: int | None) -> None:
         self.max_episode_steps = max_episode_steps
-        self.ignore_terminations = ignore_terminations
         self.running = np.zeros(num_envs, dtype=np.bool_)
         self.lengths = np.zeros(num_envs, dtype=np.int64)
         self.returns = np.zeros(num_envs, dtype=np.float64)
@@ -135,29 +134,23 @@ class EpisodeBook:
         for index, seed in zip(indices, seeds, strict=True):
             self.seeds[index] = int(seed)
 
-    def advance(self, active: NDArray[np.bool_], earned: NDArray[np.floating], outcome: SceneOutcome
-                ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # fmt: skip
-        """Note one step of the scenes ``active`` [N] and return which of them terminated and which were truncated.
+    def steps_left(self) -> NDArray[np.int64]:
+        """Return how many actions each scene has until the time runs out, [N]."""
+        limit = _NEVER if self.max_episode_steps is None else self.max_episode_steps
+        return limit - self.lengths
 
-        ``earned`` [N] holds the rewards of the active scenes, and zero for the others.
-        No scene is in both: what the task ended was not cut off.
-        """
-        success, truncated = outcome.success & active, outcome.truncated
-        self.lengths += active
-        self.returns += earned
-        self.success_once |= success
-        np.copyto(self.success_at_end, success, where=active)
-        if self.max_episode_steps is not None:
-            late = self.lengths >= self.max_episode_steps
-            truncated = late if truncated is None else late | truncated
-        if self.ignore_terminations:
-            terminated = np.zeros_like(active)
-        else:
-            terminated = outcome.terminated & active
-            self.terminated |= terminated
-        truncated = np.zeros_like(active) if truncated is None else truncated & active & ~terminated
-        self.running &= ~(terminated | truncated)
-        return terminated, truncated
+    def advance(self, rewards: NDArray[np.floating], executed: NDArray[np.bool_], terminated: NDArray[np.bool_],
+                truncated: NDArray[np.bool_], solved: NDArray[np.bool_]) -> None:  # fmt: skip
+        """Note a chunk of steps, each [N, C]; where ``executed`` is not set, nothing else is."""
+        taken = executed.sum(axis=1)
+        self.lengths += taken
+        self.returns += rewards.sum(axis=1, dtype=np.float64)
+        self.success_once |= solved.any(axis=1)
+        moved = np.flatnonzero(taken)
+        self.success_at_end[moved] = solved[moved, taken[moved] - 1]
+        by_task = terminated.any(axis=1)
+        self.terminated |= by_task
+        self.running &= ~(by_task | truncated.any(axis=1))
 
     def record(self, index: int) -> EpisodeRecord:
         """Return the record of the episode in scene ``index`` as it stands."""

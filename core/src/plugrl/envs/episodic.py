@@ -40,8 +40,8 @@ class EpisodicEnv(VecEnv):
         self._params = params
         self._action_dim = action_dim
         limit = params.max_episode_steps if params.max_episode_steps is not None else max_episode_steps
-        self._book = EpisodeBook(params.num_envs, max_episode_steps=limit,
-                                 ignore_terminations=params.ignore_terminations)  # fmt: skip
+        self._book = EpisodeBook(params.num_envs, max_episode_steps=limit)
+        self._ends_by_task = not params.ignore_terminations
         self._everything = np.arange(params.num_envs)
         self._obs: dict[str, Any] = {}
 
@@ -120,18 +120,31 @@ class EpisodicEnv(VecEnv):
             raise PlugRLError(f"{type(self).__name__} was given actions before its first reset.")
         book, (count, length) = self._book, actions.shape[:2]
         rewards = np.zeros((count, length), dtype=np.float32)
-        executed, terminations, truncations = np.zeros((3, count, length), dtype=np.bool_)
-        begun = active = book.running.copy()
+        executed, terminated, truncated, solved = flags = np.zeros((4, count, length), dtype=np.bool_)
+        begun, left = book.running.copy(), book.steps_left()
+        active = begun
         for column in range(length):
             outcome = self.advance_scenes(actions[:, column], active)
-            rewards[:, column] = earned = np.where(active, outcome.rewards, 0.0)
-            executed[:, column] = active
-            terminations[:, column], truncations[:, column] = book.advance(active, earned, outcome)
-            active = book.running.copy()
-            if not active.any():
-                break
-        ended: list[int] = np.flatnonzero(begun & ~active).tolist()
-        success_once, success_at_end = self._book.success_once.copy(), self._book.success_at_end.copy()
+            rewards[:, column], executed[:, column] = outcome.rewards, active
+            terminated[:, column], solved[:, column] = outcome.terminated, outcome.success
+            over = (outcome.terminated & self._ends_by_task) | (left <= column + 1)
+            if outcome.truncated is not None:
+                truncated[:, column] = outcome.truncated
+                over |= outcome.truncated
+            over &= active
+            if over.any():
+                active = active & ~over
+                if not active.any():
+                    break
+        truncated |= left[:, None] <= np.arange(1, length + 1)
+        flags[1:] &= executed
+        rewards[~executed] = 0.0
+        if not self._ends_by_task:
+            terminated[:] = False
+        truncated &= ~terminated
+        book.advance(rewards, executed, terminated, truncated, solved)
+        ended: list[int] = np.flatnonzero(begun & ~book.running).tolist()
+        success_once, success_at_end = book.success_once.copy(), book.success_at_end.copy()
         episodes = tuple(self._book.record(index) for index in ended)
         self._obs = last = own_observations(self.observe_scenes(self._everything))
         if ended and self._params.auto_reset:
@@ -141,8 +154,8 @@ class EpisodicEnv(VecEnv):
             final_obs=last if ended else None,
             rewards=rewards,
             executed=executed,
-            terminations=terminations,
-            truncations=truncations,
+            terminations=terminated,
+            truncations=truncated,
             success_once=success_once,
             success_at_end=success_at_end,
             lost=np.zeros(self.num_envs, dtype=np.bool_),

@@ -56,7 +56,7 @@ class MetaworldEnv(EpisodicEnv):
         """Step the active scenes one after the other."""
         rewards = np.zeros(len(active), dtype=np.float32)
         success = np.zeros(len(active), dtype=np.bool_)
-        bounded = np.clip(actions, -1.0, 1.0)
+        bounded = np.minimum(np.maximum(actions, -1.0), 1.0)
         for index in np.flatnonzero(active).tolist():
             rewards[index], success[index] = self._there(index).step(bounded[index])
         if self._options.reward == "sparse":
