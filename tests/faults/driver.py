@@ -47,8 +47,12 @@ class Listener(Worker):
 
 
 def state_of(session: RaySession) -> dict[str, Any]:
-    """Return what must be gone after this process: others, ports that they listen at, files in memory and on disk."""
-    pids = [os.getpid(), *descendants(os.getpid())]
+    """Return what must be gone after this process: others, ports that they listen at, files in memory and on disk.
+
+    server: which of the processes is Ray's server.
+    """
+    below = descendants(os.getpid())
+    pids = [os.getpid(), *below]
     links = {link for pid in pids for link in _links(pid)}
     ports = []
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
@@ -56,7 +60,8 @@ def state_of(session: RaySession) -> dict[str, Any]:
         if fields[3] == LISTEN and f"socket:[{fields[9]}]" in links:
             ports.append(fields[1])
     return {
-        "pids": pids[1:],
+        "pids": list(below),
+        "server": next(pid for pid, command in below.items() if command.partition(" ")[0].endswith("/raylet")),
         "ports": ports,
         "shared_memory": sorted(link for link in links if link.startswith("/dev/shm/") and "(deleted)" not in link),
         "run_directory": str(session.run_directory),
@@ -133,7 +138,7 @@ class Driver:
 
         return run
 
-    def _large(self, phase: str) -> Callable[[], None]:
+    def _shm(self, phase: str) -> Callable[[], None]:
         def run() -> None:
             self.trial.phases()[phase]()
             self.trial.groups["env"].execute("echo", bytes(LARGE_BYTES)).wait(60)
@@ -195,11 +200,11 @@ def main(folder: Path, what: str, number: int = 0) -> None:
             driver.outcomes(FAULTS)
         elif what == "shm":
             fill(Path("/dev/shm"))
-            driver.outcomes(["large"])
+            driver.outcomes(["shm"])
         else:
             trial.before(what)
             driver.signalled(what, number)()
-            time.sleep(60)  # the signal came, or is about to
+            trial.wait_for_it(60)  # the signal came, or is about to
         idle.put("the end")
         assert waits.wait(60) == ["the end"] and full.get().numel() == 2**22
         if what == "all":

@@ -4,8 +4,11 @@ import json
 import sys
 from pathlib import Path
 
+import torch
+
 from plugrl.config.schema import ClusterConfig
 from plugrl.runtime import RaySession, WorkerGroup
+from plugrl.runtime.channel import Channel
 
 LISTEN = "0A"
 LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
@@ -55,6 +58,9 @@ def main(pid, devices):
         assert group.execute("sum_of_ranks").wait(30) == [sum(range(1, len(devices) + 1))] * len(devices)
         for row in group.execute("environment", "RANK", "WORLD_SIZE", "MASTER_PORT").wait(30):
             assert row["env"] == {"RANK": None, "WORLD_SIZE": None, "MASTER_PORT": None}, row
+        if "interrupt" in sys.argv:
+            # Its process is one more that must end, with what lies in the channel.
+            Channel.create(session, "items").put(torch.zeros(2**20))
         pids = descendants(pid)
         state = {
             "pids": pids,

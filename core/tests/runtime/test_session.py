@@ -74,11 +74,19 @@ def left_after(pids, seconds):
     return [pid for pid in pids if is_alive(pid)]
 
 
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def test_ctrl_c_leaves_no_process_and_nothing_listened_beyond_loopback(drivers):
     process = drivers["interrupt"]
     state = state_of(process)
     assert state["listeners"] == []
     assert set(state["workers"]) <= set(state["pids"])
+    assert any("ray::ChannelHost" in command_of(pid) for pid in state["pids"])
     # As a terminal does: every process of the foreground group gets the signal.
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=30)

@@ -30,8 +30,9 @@ _ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 # A worker started ahead of time has not our environment and is never used. Ray's workers are nice to other processes,
-# ours are the work that the machine is for.
-SYSTEM_CONFIG = {"prestart_worker_first_driver": False, "worker_niceness": 0}
+# ours are the work that the machine is for. Memory of the object store that /dev/shm has no room for when it is first
+# touched ends Ray's server, and that ends the driver without a word: it is taken at the start, or elsewhere.
+SYSTEM_CONFIG = {"prestart_worker_first_driver": False, "worker_niceness": 0, "preallocate_plasma_memory": True}
 _CONNECT_S = 10.0
 _NONE = object()
 _quiet = contextlib.ExitStack()
