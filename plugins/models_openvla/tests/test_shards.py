@@ -15,7 +15,7 @@ LAYOUTS = {
     "ddp": ("ddp", {}, {}),
     "fsdp1": ("fsdp", {"use_orig_params": True}, {}),
 }
-QUICK = {"fsdp2", "fsdp2 with an adapter"}
+QUICK = {"fsdp2 with an adapter"}
 
 
 @pytest.mark.parametrize(

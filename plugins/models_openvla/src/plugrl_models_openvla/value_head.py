@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import nn
 
 from plugrl.errors import ConfigError, one_of
 
-_ACTIVATIONS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+_ACTIVATIONS: dict[str, tuple[Callable[[], nn.Module], Literal["relu", "tanh"]]] = {
     # torch knows no gain of GELU; that of ReLU serves, whose variance it has but for the small values.
     "gelu": (nn.GELU, "relu"),
     "relu": (nn.ReLU, "relu"),
@@ -52,7 +53,7 @@ class ValueHead(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Return the values [..., output_dim] of states [..., input_dim]."""
-        return self.mlp(states.to(self.mlp[0].weight.dtype))
+        return self.mlp(states.to(next(self.mlp.parameters()).dtype))
 
     @torch.no_grad()
     def initialise(self) -> None:

@@ -166,7 +166,8 @@ class VisionTower(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
                 nn.init.normal_(module.weight, std=1 / math.sqrt(module.weight[0].numel()))
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
         for token in (self.cls_token, self.reg_token):
             if token is not None:
                 nn.init.normal_(token, std=0.02)

@@ -133,11 +133,11 @@ class WeightFiles:
                 _write_as(folder / shard.file, shard, state)
             else:
                 changed = True
-                held = [(shard.own_name(tensor.name), tensor.name) for tensor in shard.tensors]
+                held = [(shard.own_name(tensor.name) or "", tensor.name) for tensor in shard.tensors]
                 held += [(name, name) for name in more]
                 save_tensors(folder / shard.file, {stored: state[name] for name, stored in held if name in state})
             for stored in [*(tensor.name for tensor in shard.tensors), *more]:
-                name = shard.own_name(stored)
+                name = shard.own_name(stored) or ""
                 if name in state and shard.is_indexed:
                     weight_map[stored] = shard.file
                     total += state[name].nbytes
@@ -222,4 +222,4 @@ def _write_as(file: Path, shard: Shard, state: Mapping[str, torch.Tensor]) -> No
         for tensor in shard.tensors:
             value = state[shard.own_name(tensor.name) or ""].detach().cpu().contiguous().reshape(-1)
             if value.numel():
-                stream.write(memoryview(value.view(torch.uint8).numpy()))
+                stream.write(value.view(torch.uint8).numpy().data)
