@@ -63,6 +63,11 @@ def check(
             "sft": inputs.check_sft_inputs,
             "eval": inputs.check_eval_inputs,
         }
+        if loaded.is_embodied and task != "sft":
+            from plugrl.runners import embodied_main
+
+            checks["train"] = embodied_main.check_embodied_inputs
+            checks["eval"] = lambda config: embodied_main.check_embodied_parts(config, "eval")
         checks[task](loaded)
     console.answer(
         f"{config}: no problem found{'' if complete else ' in its keys; data, model and devices unchecked'}."

@@ -17,9 +17,8 @@ from plugrl.runners.devices import resident_of
 from plugrl.runners.embodied_components import EmbodiedComponents
 from plugrl.runners.embodied_episodes import episode_metrics
 from plugrl.runners.embodied_eval import EmbodiedValidation, evaluate
-from plugrl.runners.embodied_flow import TOGETHER, arrange_embodied, loop_notes
+from plugrl.runners.embodied_flow import TOGETHER, arrange_embodied, print_embodied_flow
 from plugrl.runners.embodied_rows import Rows, make_rows
-from plugrl.runners.rl_flow import print_flow
 from plugrl.runners.state import STATE_FILE
 from plugrl.runners.step import Step
 from plugrl.runtime import Handle
@@ -66,9 +65,7 @@ class EmbodiedRun:
     # ----------------------------------------------------------------- the steps
     def train(self) -> None:
         """Train until the last step."""
-        print_flow(self._arrangement)
-        for note in loop_notes(self.config, self.components.devices):
-            print(note)
+        print_embodied_flow(self.config, self.components.devices)
         self._update_rollout(self.first_step - 1)
         for step in self._steps():
             self._flow(step)

@@ -12,7 +12,7 @@ from typing import Any
 from plugrl.config.embodied_checks import chunk_of
 from plugrl.config.schema import RunConfig
 from plugrl.runtime.flow import DRIVER, Arrangement, StageSpec, arrange
-from plugrl.runtime.flow.explain import FlowTable, explain
+from plugrl.runtime.flow.explain import COLUMNS, FlowTable, explain
 
 TOGETHER = ("env", "rollout")
 """The components of the stage `gen`."""
@@ -47,7 +47,29 @@ def arrange_embodied(
 def explain_embodied(config: RunConfig, devices: Mapping[str, Sequence[int]]) -> FlowTable:
     """Return the table of a step, and what goes on between environments and policy within the stage `gen`."""
     table = explain(arrange_embodied(config, devices), "scenes")
-    return FlowTable(table.rows, (*table.notes, *loop_notes(config, devices)))
+    notes = [note for note in table.notes if "flow.chunk" not in note]
+    rows = tuple(
+        (phase, stage, " + ".join(TOGETHER) if stage == "gen" else component, *rest)
+        for phase, stage, component, *rest in table.rows
+    )
+    return FlowTable(rows, (*notes, *loop_notes(config, devices)))
+
+
+def print_embodied_flow(config: RunConfig, devices: Mapping[str, Sequence[int]]) -> None:
+    """Print the resolved flow as a run starts."""
+    from rich.console import Console
+    from rich.table import Table
+
+    found = explain_embodied(config, devices)
+    table = Table(title="Flow of a step", title_justify="left")
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold")
+    for row in found.rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    for note in found.notes:
+        console.print(note)
 
 
 def loop_notes(config: RunConfig, devices: Mapping[str, Sequence[int]]) -> Sequence[str]:

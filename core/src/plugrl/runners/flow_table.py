@@ -8,6 +8,8 @@ from plugrl.config.schema import RunConfig
 from plugrl.platforms import get_platform
 from plugrl.platforms.visible import visible_count
 from plugrl.runners.components import placement, rl_components
+from plugrl.runners.embodied_components import TRAINING
+from plugrl.runners.embodied_flow import explain_embodied
 from plugrl.runners.grpo import grpo_stages
 from plugrl.runners.needs import Needs
 from plugrl.runners.ppo import ppo_stages
@@ -29,5 +31,7 @@ def check_flow(config: RunConfig, devices: Mapping[str, Sequence[int]]) -> Arran
 def flow_table(config: RunConfig) -> FlowTable:
     """Return what `plugrl config flow` prints, for the devices of this machine."""
     platform = get_platform(config.platform, allow_unavailable=config.cluster.ray_address is not None)
+    if config.is_embodied:
+        return explain_embodied(config, placement(config, TRAINING, visible_count(platform)))
     devices = placement(config, rl_components(config), visible_count(platform))
     return explain(check_flow(config, devices), "prompts")

@@ -49,6 +49,8 @@ def check_rl_inputs(config: RunConfig) -> tuple[Inputs, PromptData]:
     Raises:
         UserError: whatever is wrong with configuration, data, model, reward, devices or checkpoint.
     """
+    if config.is_embodied:
+        raise ConfigError("env: this run is one in environments, which has no prompts")
     inputs = _check_inputs(config, "train", rl_components(config))
     data = PromptData(config, inputs.processor)
     if config.cluster.ray_address is None:

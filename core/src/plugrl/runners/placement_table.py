@@ -10,7 +10,8 @@ from plugrl.config.schema import RunConfig
 from plugrl.platforms import get_platform
 from plugrl.platforms.selection import current_selection
 from plugrl.platforms.visible import visible_count
-from plugrl.runners.components import Component, place_components, rl_components
+from plugrl.runners.components import place_components, rl_components
+from plugrl.runners.embodied_components import MEASURING, TRAINING
 from plugrl.runtime import RaySession
 from plugrl.runtime.placement import Node, Placement
 
@@ -123,7 +124,9 @@ def _assumed(config: RunConfig, count: int, devices: int | None) -> Sequence[Nod
     return [Node(devices=each, device_type=selection.platform_name if selection else "")] * count
 
 
-def _needed(config: RunConfig, task: Literal["train", "sft", "eval"]) -> tuple[Component, ...]:
+def _needed(config: RunConfig, task: Literal["train", "sft", "eval"]) -> tuple[str, ...]:
+    if config.is_embodied and task != "sft":
+        return TRAINING if task == "train" else MEASURING
     if task == "train":
         return rl_components(config)
     return ("actor",) if task == "sft" else ("rollout",)

@@ -10,11 +10,15 @@ _VALIDATION_REWARD = re.compile(r"^val-core/.*/(reward|score)/mean@\d+$")
 _SHOWN: tuple[tuple[str, str, str], ...] = (
     ("loss", r"^sft/loss$|^train/loss$", "{:.3f}"),
     ("reward", r"^critic/rewards/mean$", "{:.3f}"),
+    ("success", r"^env/success_once$", "{:.1%}"),
+    ("return", r"^env/return$", "{:.3f}"),
+    ("held-out success", r"^eval/success_once$", "{:.1%}"),
     ("accuracy", _ACCURACY.pattern, "{:.1%}"),
     ("held-out reward", _VALIDATION_REWARD.pattern, "{:.3f}"),
     ("length", r"^response_length/mean$", "{:.1f}"),
     ("entropy", r"^actor/entropy$", "{:.3f}"),
     ("tokens/s", r"^perf/throughput$", "{:,.0f}"),
+    ("actions/s", r"^perf/env_steps_per_s$", "{:,.0f}"),
     ("", r"^timing_s/step$", "{:.1f} s"),
 )
 """Label, metric, format."""

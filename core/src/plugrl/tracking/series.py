@@ -50,6 +50,12 @@ class _Spec:
 
 
 _SPECS = (
+    _Spec(
+        "Success (share of episodes)",
+        (("held out", r"eval/success_once"), ("training", r"env/success_once")),
+        percent=True,
+    ),
+    _Spec("Return of an episode", (("held out", r"eval/return"), ("training", r"env/return"))),
     _Spec("Reward", (("mean", r"critic/rewards/mean"),)),
     _Spec("Held-out accuracy", (("", r"val-core/(.+)/(?:acc|accuracy)/mean@\d+"),), percent=True),
     _Spec(
@@ -73,6 +79,7 @@ _SPECS = (
     _Spec("Share of clipped tokens", (("clipped", r"actor/pg_clipfrac"),), percent=True),
     _Spec("Value model", (("loss", r"critic/vf_loss"), ("explained variance", r"critic/vf_explained_var"))),
     _Spec("Throughput (tokens/s)", (("all devices", r"perf/throughput"),)),
+    _Spec("Actions a second", (("all scenes", r"perf/env_steps_per_s"),)),
     _Spec("Supervised loss", (("loss", r"(?:sft|train)/loss"),), phase="sft"),
     _Spec("Accuracy in the supervised phase", (("", r"val-core/(.+)/(?:acc|accuracy)/mean@\d+"),), "sft", True),
 )
