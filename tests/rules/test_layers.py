@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -68,13 +70,21 @@ def declared_needs(trees: dict[Path, ast.Module], package: Path) -> set[str]:
     return {node.value for value in keywords for node in ast.walk(value) if isinstance(node, ast.Constant)}
 
 
+def installed_with(package: Path) -> set[str]:
+    """The packages that come along with a package because its ``pyproject.toml`` asks for them."""
+    project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text())["project"]
+    names = (re.split(r"[^A-Za-z0-9-]", text)[0] for text in project["dependencies"])
+    return {name.replace("-", "_") for name in names}
+
+
 def test_the_core_imports_no_plugin_and_plugins_import_what_they_declare(trees: dict[Path, ast.Module]) -> None:
-    """A vendor's engine derives from another package's, and its entry says so in ``needs``."""
+    """A vendor's engine derives from another package's, and its entry says so in ``needs``; a model asks for it."""
     wrong = []
     for path, tree in trees.items():
         source = path.parts.index("src") + 1
         package = Path(*path.parts[: source + 1])
-        allowed = {path.parts[source], *(declared_needs(trees, package) if "engines" in path.parts else ())}
+        needs = declared_needs(trees, package) if "engines" in path.parts else set()
+        allowed = {path.parts[source]} | needs | installed_with(package)
         for node in ast.walk(tree):
             names = []
             if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
