@@ -12,6 +12,7 @@ from plugrl.errors import ConfigError, UserError
 from plugrl.runners.embodied_episodes import episode_metrics
 from plugrl.runners.embodied_rows import make_rows
 from plugrl.workers.embodied.building import build_env
+from plugrl.workers.embodied.filming import FilmOrder
 
 GRPO = ("algorithm.adv_estimator=grpo", "env.train.group_size=8", "env.train.auto_reset=false",
         "env.train.max_steps_per_rollout_epoch=8", "actor.ppo_mini_batch_size=64")  # fmt: skip
@@ -148,3 +149,12 @@ def test_actions_that_do_not_fit_are_named(corridor: Any) -> None:
     words = "model.action_dim: the policy's actions have 3 numbers, but those of env.train.env_type=corridor have 1"
     with pytest.raises(ConfigError, match=words):
         build_env(config, config.env.train, 2, "env.train")
+
+
+def test_an_environment_without_pictures_is_measured_without_videos(corridor: Any, tmp_path: Any, caplog: Any) -> None:
+    config = corridor("env.eval.videos=2")
+    run = LocalRun(config)
+    order = FilmOrder(str(tmp_path / "videos"), 2, "step000001_")
+    run.envs[0].evaluate, evaluate = (lambda: evaluate(order)), run.envs[0].evaluate
+    assert len([record for report in run.evaluate() for record in report.episodes]) == 16
+    assert "no videos" in caplog.text and not list(tmp_path.glob("videos/*.mp4"))

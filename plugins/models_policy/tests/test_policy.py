@@ -233,3 +233,12 @@ def test_a_policy_learns_a_bandit_with_its_own_gradients() -> None:
         loss.backward()
         optimizer.step()
     assert math.isclose(float(policy.predict_action_batch(obs, mode="eval")[0][0]), 0.6, abs_tol=0.1)
+
+
+def test_only_what_is_asked_for_is_computed() -> None:
+    policy = mlp()
+    _, result = policy.predict_action_batch(observation(), compute_values=False)
+    assert result["prev_values"] is None
+    for asked in ("logprobs", "entropy", "values"):
+        flags = {f"compute_{name}": name == asked for name in ("logprobs", "entropy", "values")}
+        assert set(policy(forward_inputs=result["forward_inputs"], **flags)) == {asked}

@@ -25,6 +25,7 @@ from plugrl.runtime import Handle
 from plugrl.runtime.flow import Item, run_flow
 from plugrl.runtime.flow.residency import Residency
 from plugrl.tracking.redact import redact
+from plugrl.tracking.report_videos import VIDEOS
 from plugrl.tracking.tracker import Tracker
 from plugrl.workers.embodied.acting import slices_in_order
 from plugrl.workers.embodied.objective import EmbodiedObjective
@@ -196,7 +197,7 @@ class EmbodiedRun:
     def validate(self, step: Step) -> None:
         """Measure the weights that the rollout has."""
         with self.residency.using("env", "rollout"):
-            found = evaluate(self.env, self.rollout, step.number)
+            found = evaluate(self.config, self.env, self.rollout, step.number, self.store.root.parent / VIDEOS)
         self.validations.append(found)
         step.record(found.metrics)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
+from plugrl.config.schema import RunConfig
 from plugrl.envs.base import EpisodeRecord
 from plugrl.runners.embodied_episodes import episode_metrics
 from plugrl.runners.embodied_summary import interval_metrics
+from plugrl.workers.embodied.filming import FilmOrder
 from plugrl.workers.embodied.groups import ActingGroup, EnvGroup
 
 
@@ -21,10 +24,17 @@ class EmbodiedValidation:
     seconds: float
 
 
-def evaluate(env: EnvGroup, rollout: ActingGroup, step: int) -> EmbodiedValidation:
-    """Let the policy, with the weights that the rollout has, go through the scenes of the evaluation."""
+def evaluate(
+    config: RunConfig, env: EnvGroup, rollout: ActingGroup, step: int, videos: Path | None = None
+) -> EmbodiedValidation:
+    """Let the policy, with the weights that the rollout has, go through the scenes of the evaluation.
+
+    ``videos`` is the folder for those of ``env.eval.videos`` scenes.
+    """
     began = time.perf_counter()
-    reports = rollout.evaluate(env)
+    count = 0 if config.env.eval is None else config.env.eval.videos
+    order = FilmOrder(str(videos), count, f"step{step:06d}_") if count and videos is not None else None
+    reports = rollout.evaluate(env, order)
     episodes = sorted((record for report in reports for record in report.episodes), key=lambda item: item.index)
     metrics = episode_metrics(episodes, "eval") | interval_metrics(episodes, "eval")
     return EmbodiedValidation(step, tuple(episodes), metrics, time.perf_counter() - began)

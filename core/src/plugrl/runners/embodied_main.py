@@ -29,6 +29,7 @@ from plugrl.runners.preflight import check_placed_engines
 from plugrl.runtime import RaySession
 from plugrl.tracking import RunDirectory, write_curves, write_report
 from plugrl.tracking.lock import FolderLock
+from plugrl.tracking.report_videos import VIDEOS
 from plugrl.tracking.tracker import check_loggers
 from plugrl.workers.training import engine_type_of
 
@@ -73,7 +74,8 @@ def run_embodied_eval(config: RunConfig, checkpoint: str | None = None) -> Embod
     check_embodied_parts(config, "eval")
     with RaySession(config.cluster, load_plugins(), platform=config.platform) as session:
         components = launch_embodied(session, config, MEASURING)
-        found = evaluate(components.env, components.rollout, 0)
+        folder = RunDirectory(config.trainer.default_local_dir).path / VIDEOS
+        found = evaluate(config, components.env, components.rollout, 0, folder)
         components.close()
     for name, value in sorted(found.metrics.items()):
         print(f"{name}: {value:.4f}")

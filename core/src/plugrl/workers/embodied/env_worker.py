@@ -17,6 +17,7 @@ from plugrl.errors import PlugRLError
 from plugrl.runtime.flow.residency import State
 from plugrl.runtime.worker import Worker
 from plugrl.workers.embodied.building import build_env, chunks_of
+from plugrl.workers.embodied.filming import FilmOrder, Films
 from plugrl.workers.embodied.link import EnvLink
 from plugrl.workers.embodied.messages import Observation, Outcome, Seen
 from plugrl.workers.embodied.scenes import Scenes
@@ -93,8 +94,8 @@ class EnvWorker(Worker):
         return self.config.algorithm.bootstrap_type
 
     # ----------------------------------------------------------------- evaluation
-    def evaluate(self) -> EnvReport:
-        """Step the scenes of the evaluation, which begin alike at every evaluation."""
+    def evaluate(self, order: FilmOrder | None = None) -> EnvReport:
+        """Step the scenes of the evaluation, which begin alike at every evaluation; film those that are ordered."""
         split = self.config.env.eval
         assert isinstance(split, EvalEnvConfig), "the configuration was checked"
         report, scenes = EnvReport(), self._scenes("eval")
@@ -103,18 +104,31 @@ class EnvWorker(Worker):
                 env.reset(seed=scenes.evaluation_seeds(index, seed=split.seed, epoch=epoch))[0]
                 for index, env in zip(scenes.slices_of(self.rank), self._environments("eval"), strict=True)
             ]
-            self._pass("eval", epoch, seen, chunks_of(self.config, split), report, "none")
+            films = Films(order if epoch == 0 else None, scenes, scenes.slices_of(self.rank))
+            try:
+                self._pass("eval", epoch, seen, chunks_of(self.config, split), report, "none", films)
+            finally:
+                films.close()
         return report
 
     # ----------------------------------------------------------------- the loop
     def _pass(
-        self, split: Split, epoch: int, seen: list[Observation], chunks: int | None, report: EnvReport, wants_value: str
+        self,
+        split: Split,
+        epoch: int,
+        seen: list[Observation],
+        chunks: int | None,
+        report: EnvReport,
+        wants_value: str,
+        films: Films | None = None,
     ) -> None:
         """Act through one pass: while one slice is stepped the policy looks at the others."""
         scenes, envs = self._scenes(split), self._environments(split)
         restarts = self._config_of(split).auto_reset
         slices = list(scenes.slices_of(self.rank))
-        for index, obs in zip(slices, seen, strict=True):
+        for index, env, obs in zip(slices, envs, seen, strict=True):
+            if films is not None:
+                films.film(index, env)
             self._link.show(Seen(index=index, epoch=epoch, chunk=0, obs=obs))
         running = dict(zip(slices, envs, strict=True))
         ended = {index: torch.zeros(scenes.in_slice, dtype=torch.bool) for index in slices}
@@ -132,6 +146,9 @@ class EnvWorker(Worker):
                 report.waiting_s += acted - began
                 report.simulating_s += time.perf_counter() - acted
                 report.steps += int(result.executed.sum())
+                if films is not None:
+                    films.film(index, running[index])
+                    films.finish(index, result.episodes)
                 over = ended[index].clone()
                 ended[index] |= result.dones.any(-1)
                 self._note(report, result, scenes.first(index), over if not restarts else None)

@@ -13,6 +13,7 @@ from plugrl.runtime.flow.residency import State
 from plugrl.runtime.group import WorkerGroup
 from plugrl.workers.embodied.acting import ActingReport
 from plugrl.workers.embodied.env_worker import EnvReport
+from plugrl.workers.embodied.filming import FilmOrder
 from plugrl.workers.embodied.objective import EmbodiedObjective
 from plugrl.workers.embodied.packed import PackedTensors
 from plugrl.workers.groups import RolloutGroup, TrainingGroup
@@ -51,10 +52,10 @@ class ActingGroup(RolloutGroup):
         acted, stepped = wait_all(calls, self.timeout)
         return acted, stepped
 
-    def evaluate(self, env: EnvGroup) -> list[EnvReport]:
-        """Let them go through the scenes of an evaluation."""
+    def evaluate(self, env: EnvGroup, order: FilmOrder | None = None) -> list[EnvReport]:
+        """Let them go through the scenes of an evaluation, of which some are filmed."""
         reports: list[EnvReport] = wait_all(
-            [self.group.execute("evaluate"), env.group.execute("evaluate")], self.timeout
+            [self.group.execute("evaluate"), env.group.execute("evaluate", order)], self.timeout
         )[1]
         return reports
 
