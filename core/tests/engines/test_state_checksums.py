@@ -57,6 +57,16 @@ def test_a_change_anywhere_and_two_elements_that_change_places_are_seen(dtype: t
     assert checksums(pieces_of(swapped, [((0, 0), (5, 8))])) != expected
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_signs_that_change_in_pairs_are_seen(dtype: torch.dtype) -> None:
+    whole = torch.randn(4, 6).to(dtype)
+    expected = checksums(pieces_of(whole, [((0, 0), (4, 6))]))
+    for count in range(2, 24, 2):
+        changed = whole.clone()
+        changed.view(-1)[:count] *= -1
+        assert checksums(pieces_of(changed, [((0, 0), (4, 6))])) != expected, count
+
+
 def test_a_scalar_and_a_long_tensor_have_sums() -> None:
     step = torch.tensor(5.0)
     assert checksums([Piece(Block("s", (), ()), StateSpec.of(step), step)]) != {"s": 0}

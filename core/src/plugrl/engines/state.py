@@ -22,6 +22,8 @@ RANDOM = "random/"
 
 _MIXER = 0x9E3779B1
 _SUM_BITS = 2**32
+_FIELD = 2**64
+"""A sum holds two numbers of 32 bits, so far apart that one never runs over into the other."""
 _CHUNK = 2**18
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
@@ -102,14 +104,17 @@ class EngineState:
 
 
 class StateParts:
-    """The blocks of a state that a rank asked for, to be filled and then read."""
+    """The blocks of a state that a rank asked for, to be filled and then read.
+
+    Their memory is written at once: the first write to a page costs more than a copy, and it is not urgent yet.
+    """
 
     def __init__(self, specs: Mapping[str, StateSpec], blocks: Iterable[Block]) -> None:
         self.specs = dict(specs)
         self._held: dict[str, dict[Block, torch.Tensor]] = {}
         for block in blocks:
             held = self._held.setdefault(block.key, {})
-            held[block] = torch.empty(block.sizes, dtype=specs[block.key].torch_dtype)
+            held[block] = torch.empty(block.sizes, dtype=specs[block.key].torch_dtype).zero_()
 
     def fill(self, block: Block, values: torch.Tensor) -> None:
         """Copy values to where they belong."""
@@ -134,13 +139,13 @@ def whole_pieces(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Piece]
 
 
 def checksums(pieces: Iterable[Piece]) -> dict[str, int]:
-    """Return a sum for each key; those of all ranks, added modulo 2**32, depend on the values alone, not on the cuts.
+    """Return a sum for each key; :func:`add_checksums` of all ranks depends on the values alone, not on the cuts.
 
     A change of any word of 32 bits or less changes the sum.
     """
     found: dict[str, int] = {}
     for piece in pieces:
-        found[piece.block.key] = (found.get(piece.block.key, 0) + _checksum(piece)) % _SUM_BITS
+        found[piece.block.key] = _wrapped(found.get(piece.block.key, 0) + _checksum(piece))
     return found
 
 
@@ -149,12 +154,15 @@ def add_checksums(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in parts:
         for key, value in part.items():
-            found[key] = (found.get(key, 0) + value) % _SUM_BITS
+            found[key] = _wrapped(found.get(key, 0) + value)
     return found
 
 
 def _checksum(piece: Piece) -> int:
-    """Return the sum of the words, each times an odd number that belongs to its place in the whole tensor."""
+    """Return the sum of the words, each times an odd number that belongs to its place in the whole tensor.
+
+    The upper halves have a sum of their own: signs that change in pairs cancel in that of the words.
+    """
     host = piece.tensor.detach().cpu().contiguous().reshape(-1)
     words = host.view(_WORDS[host.element_size()])
     per_element = () if host.element_size() <= 4 else (host.element_size() // 4,)
@@ -170,7 +178,7 @@ def _checksum(piece: Piece) -> int:
         places = places.unsqueeze(-1) + torch.arange(offset, offset + size) * step
     places = places.reshape(-1)
     weights = _weights()[places % _CHUNK] * (places // _CHUNK * _MIXER).bitwise_or_(1).to(torch.int32)
-    return int(torch.dot(weights, words.to(torch.int32)))
+    return _weighed(weights, words, 1)
 
 
 def _sum_of_run(words: torch.Tensor, first: int) -> int:
@@ -179,9 +187,21 @@ def _sum_of_run(words: torch.Tensor, first: int) -> int:
     while done < words.numel():
         chunk, place = divmod(first + done, _CHUNK)
         part = words[done : done + _CHUNK - place]
-        total += int(torch.dot(table[place : place + part.numel()], part.to(torch.int32))) * (chunk * _MIXER | 1)
+        total = _wrapped(total + _weighed(table[place : place + part.numel()], part, chunk * _MIXER | 1))
         done += part.numel()
     return total
+
+
+def _weighed(weights: torch.Tensor, words: torch.Tensor, factor: int) -> int:
+    """Return the two sums of words and of their upper halves, times a factor, as one number."""
+    wide = words.to(torch.int32)
+    low, high = (int(torch.dot(weights, part)) * factor % _SUM_BITS for part in (wide, wide >> 16))
+    return low + high * _FIELD
+
+
+def _wrapped(total: int) -> int:
+    """Reduce both sums that stand in a number to 32 bits."""
+    return total % _FIELD % _SUM_BITS + total // _FIELD % _SUM_BITS * _FIELD
 
 
 @functools.cache

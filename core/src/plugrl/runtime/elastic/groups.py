@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from plugrl.errors import PlugRLError, one_line
+from plugrl.runtime.deadline import Deadline
 from plugrl.runtime.elastic.steps import Fault, ScalePlan, ScaleReport, no_fault, run_steps
-from plugrl.runtime.elastic.transfer import move_state
+from plugrl.runtime.elastic.transfer import Preparation, Room, move_state
 from plugrl.runtime.group import WorkerGroup
 
 logger = logging.getLogger(__name__)
@@ -83,9 +84,28 @@ class GroupScaling(ScalePlan):
 class StateScaling(GroupScaling):
     """The steps for groups of :class:`plugrl.runtime.elastic.StateWorker`, whose whole state moves along."""
 
+    _preparation: Preparation | None = None
+    _room: Room | None = None
+
+    def is_created(self) -> bool:
+        """Whether every new rank is ready and has room for its share; failures are for :meth:`wait_created`."""
+        if not super().is_created():
+            return False
+        try:
+            return self._prepare().done()
+        except PlugRLError:
+            return True
+
+    def wait_created(self, left: float) -> None:
+        """Wait until every new rank is ready and has room for its share."""
+        deadline = Deadline(left, None)
+        super().wait_created(left)
+        self._room = self._prepare().wait(deadline.left(left))
+
     def transfer(self, left: float) -> None:
         """Let every old rank send its share to those that want it, and compare what both have."""
-        move_state(self.old, self.new, left)
+        assert self._room is not None
+        move_state(self.old, self.new, self._room, left)
 
     def roll_back(self) -> None:
         """Also let the old ranks forget what they offered."""
@@ -94,6 +114,10 @@ class StateScaling(GroupScaling):
             self.old.execute("settle")
         except PlugRLError as error:
             logger.warning("%s is closed already: %s", self.old.name, one_line(error))
+
+    def _prepare(self) -> Preparation:
+        self._preparation = self._preparation or Preparation(self.old, self.new)
+        return self._preparation
 
 
 def scale_group(

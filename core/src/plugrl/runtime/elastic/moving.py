@@ -75,6 +75,10 @@ class StateWorker(Worker):
             sums=checksums(state.pieces),
         )
 
+    def describe_state(self) -> dict[str, StateSpec]:
+        """Say what the tensors of which this rank has a share are, without a look at their values. Collective."""
+        return {piece.block.key: piece.spec for piece in self.export_state().pieces}
+
     def want_state(self, specs: Mapping[str, StateSpec]) -> tuple[Block, ...]:
         """Say what this rank wants, and make room for it."""
         blocks = tuple(dict.fromkeys(self.wanted_state(specs)))

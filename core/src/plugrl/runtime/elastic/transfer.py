@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plugrl.errors import PlugRLError
@@ -13,11 +14,53 @@ if TYPE_CHECKING:
     from plugrl.engines.state import Block, StateSpec
     from plugrl.runtime.elastic.moving import StateOffer
     from plugrl.runtime.group import WorkerGroup
+    from plugrl.runtime.handle import Handle
+
+    Specs = Mapping[str, StateSpec]
 
 _SHOWN = 5
 
 
-def move_state(old: WorkerGroup, new: WorkerGroup, timeout: float) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What a state looked like when the new ranks made room for it, and the blocks that each of them wants."""
+
+    specs: Specs
+    wants: Sequence[Sequence[Block]]
+
+
+class Preparation:
+    """The new ranks learn what is coming and make room for it while the old ones still work.
+
+    Memory that is written for the first time costs more than what is then copied into it.
+    """
+
+    def __init__(self, old: WorkerGroup, new: WorkerGroup) -> None:
+        self._new = new
+        self._specs: dict[str, StateSpec] = {}
+        self._describing: Handle[list[Specs]] = old.execute("describe_state")
+        self._wanting: Handle[list[Any]] | None = None
+
+    def done(self) -> bool:
+        """Whether :meth:`wait` would not block. Raises what made it impossible."""
+        if self._wanting is None and self._describing.done():
+            self._ask(0.0)
+        return self._wanting is not None and self._wanting.done()
+
+    def wait(self, timeout: float) -> Room:
+        """Return what the new ranks want. Raises what made it impossible."""
+        deadline = Deadline(timeout, None)
+        if self._wanting is None:
+            self._ask(deadline.left(timeout))
+        assert self._wanting is not None
+        return Room(specs=self._specs, wants=_raised(self._wanting.wait(deadline.remaining())))
+
+    def _ask(self, timeout: float) -> None:
+        self._specs = {key: spec for specs in self._describing.wait(timeout) for key, spec in specs.items()}
+        self._wanting = self._new.execute("want_state", self._specs)
+
+
+def move_state(old: WorkerGroup, new: WorkerGroup, room: Room, timeout: float) -> None:
     """Bring the state of an idle group to another one of any size; every rank talks to every other directly.
 
     Raises PlugRLError when the new ranks do not have, to the bit, what the old ones have, and whatever a wait raises.
@@ -27,7 +70,9 @@ def move_state(old: WorkerGroup, new: WorkerGroup, timeout: float) -> None:
     deadline = Deadline(timeout, None)
     offers: list[StateOffer] = old.execute("offer_state").wait(deadline.remaining())
     specs: dict[str, StateSpec] = {key: spec for offer in offers for key, spec in offer.specs.items()}
-    wants = _raised(new.execute("want_state", specs).wait(deadline.remaining()))
+    wants = room.wants
+    if specs != room.specs:  # An optimizer has no moments before its first step.
+        wants = _raised(new.execute("want_state", specs).wait(deadline.remaining()))
     ways = plan_ways([offer.blocks for offer in offers], wants)
     here, there = _addresses(old, deadline), _addresses(new, deadline)
     tag = f"state:{old.name}.{old.generation}.{new.generation}"
