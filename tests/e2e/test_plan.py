@@ -39,42 +39,37 @@ def test_the_quickstart_takes_what_its_plan_predicts(cli: Any) -> None:
 
 
 def wrong_case() -> dict[str, Any]:
-    """Sampling takes 20 times as long as training, it says; neither runs on three devices."""
-    def component(name: str, prompt_us: int) -> dict[str, Any]:
-        loading = {"1": 0, "2": 0}
-        return {
-            "name": name, "resident_mib": {"1": 1, "2": 1}, "onload_us": loading, "offload_us": loading,
-            "time_us": {n: {m: prompt_us * int(m) // int(n) for m in ("4", "16")} for n in ("1", "2")},
-            "work_mib": {n: {m: 0 for m in ("4", "16")} for n in ("1", "2")},
-        }  # fmt: skip
-
+    """Work takes minutes, it says, and so taking turns on both devices is worth the seconds of loading."""
+    seconds = {n: {m: 1_250_000 * int(m) // int(n) for m in ("4", "16")} for n in ("1", "2")}
+    each = {"resident_mib": {"1": 6, "2": 6}, "onload_us": {"1": 10**6, "2": 10**6},
+            "offload_us": {"1": 10**6, "2": 10**6}, "time_us": seconds,
+            "work_mib": {n: {m: 0 for m in ("4", "16")} for n in ("1", "2")}}  # fmt: skip
     return {
-        "devices": 3, "items": 16, "chunks": [4, 16], "capacity_mib": 9, "edges": [["rollout", "actor"]],
-        "components": [component("rollout", 200_000), component("actor", 10_000)],
+        "devices": 2, "items": 16, "chunks": [4, 16], "capacity_mib": 10, "edges": [["rollout", "actor"]],
+        "components": [{"name": "rollout", **each}, {"name": "actor", **each}],
     }  # fmt: skip
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 def test_a_run_whose_plan_is_wrong_plans_again_and_moves_its_components(cli: Any) -> None:
     from plugrl.config import load_config
     from plugrl.runners.planning.planner import plain
     from plugrl.runtime.planner import make_artefact, write_artefact
 
-    trainer = {"total_training_steps": 250, "save_freq": -1, "test_freq": -1, "val_before_train": False}
-    actor, data = {"use_rollout_log_probs": True}, {"train_batch_size": 16}
-    path = cli.write("drifts", actor=actor, data=data, trainer=trainer)
+    trainer = {"total_training_steps": 150, "save_freq": -1, "test_freq": -1, "val_before_train": False}
+    path = cli.write("drifts", actor={"use_rollout_log_probs": True}, data={"train_batch_size": 16}, trainer=trainer)
     artefact = make_artefact(wrong_case(), plain(load_config(path)))
-    assert artefact.best is not None and [stage.devices for stage in artefact.best.phases[0].stages] == [2, 1]
+    assert artefact.result["best"] == "temporal" and artefact.best is not None
+    assert artefact.best.swapped == ("rollout", "actor"), "both do not fit on a device"
     write_artefact(artefact, cli.folder / "wrong.json")
-    done = cli.run("plan", str(path), "--apply", "--from", str(cli.folder / "wrong.json"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Planned again: the run goes over to" in done.stderr and "was not taken over" not in done.stderr
-    assert "ranks before step" in done.stdout, "no component moved"
+    command = cli.start("plan", str(path), "--apply", "--from", str(cli.folder / "wrong.json"))
+    out, err = command.communicate(timeout=450)
+    assert command.returncode == 0, out + err
+    assert "the run goes over to rollout 1 | actor 1 (chunk 4)" in err and "was not taken over" not in err
+    assert "actor: 2 -> 1 ranks before step" in out and "rollout: 2 -> 1 ranks before step" in out
     rows = cli.metrics("drifts")
-    planned = [row for row in rows.values() if "perf/plan_predicted_s" in row]
-    assert planned[0]["perf/plan_error"] < -0.15 and planned[0]["perf/plan_predicted_s"] > 1.6
-    last = rows[250]
-    assert last["perf/plan_predicted_s"] < 0.5 * planned[0]["perf/plan_predicted_s"]
+    assert rows[5]["perf/plan_error"] < -0.5 and "perf/plan_error" not in rows[6], "no plan while components move"
+    assert rows[150]["perf/plan_predicted_s"] < 0.5 * rows[5]["perf/plan_predicted_s"]
     kept = json.loads((cli.folder / "drifts" / "plan.json").read_text())
-    assert "Times were corrected before step" in kept["profile"]["notes"][-1]
+    assert kept["result"]["best"] == "spatial" and "Times were corrected before step 6" in kept["profile"]["notes"][-1]
     assert kept["configuration"] == artefact.configuration
