@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,14 +14,7 @@ from plugrl.testing.ranks import RankPool, ranks
 __all__ = ["ranks"]
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-
-class PatientPool(RankPool):
-    """A pool whose calls may take long: the first ones import much, and other work may share the processors."""
-
-    def run(self, *args: Any, timeout_s: float = 240.0, **kwargs: Any) -> list[Any]:
-        """As the parent's, with a later deadline."""
-        return super().run(*args, timeout_s=timeout_s, **kwargs)
+from patient_pool import PatientPool  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 import transport_ranks as on_ranks
+from patient_pool import PatientPool
 
-from conftest import PatientPool
 from plugrl.testing.fork_server import shared_server
 from plugrl.testing.rank_pool import RankPool
 
