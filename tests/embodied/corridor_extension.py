@@ -77,6 +77,10 @@ class Walker(BasePolicy):
         """Imitate ``action``."""
         return {"losses": (forward_inputs["action"].reshape(-1, 1) - self.mean).square().sum(-1)}
 
+    def wrap_units(self) -> tuple[str, ...]:
+        """The linear layer."""
+        return ("Linear",)
+
     def save_config(self, directory: str | Path) -> None:
         """Write the width."""
         Path(directory).mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ CONFIG: dict[str, Any] = {
                   "max_episode_steps": 8},
         "eval": {"total_num_envs": 8},
     },
-    "actor": {"strategy": "ddp", "ppo_mini_batch_size": 64, "optim": {"lr": 0.1}},
+    "actor": {"ppo_mini_batch_size": 128, "optim": {"lr": 0.1}, "checkpoint": {"format": "dcp"}},
     "algorithm": {"adv_estimator": "grpo"},
     "cluster": {"component_placement": {"env": 0, "rollout": 1, "actor": "0-1"}},
     "trainer": {"total_training_steps": 4, "test_freq": 2, "save_freq": 2},
@@ -74,12 +74,12 @@ def test_a_model_of_an_extension_is_trained_measured_and_converted(plugrl: Comma
     assert rows[4]["env/return"] > rows[1]["env/return"], "it learned to walk"
     assert rows[1]["actor/ratio"] == pytest.approx(1.0, abs=1e-5)
     checkpoint = trained / "checkpoints" / "last"
+    assert not (checkpoint / "pretrained_model" / "model.safetensors").exists(), "shards, until they are converted"
+    converted = plugrl("checkpoint", "convert", str(checkpoint))
+    assert converted.returncode == 0, converted.stdout + converted.stderr
     measured = plugrl("eval", plugrl.write("walker"), "--checkpoint", str(checkpoint))
     assert measured.returncode == 0, measured.stdout + measured.stderr
     assert f"eval/return: {rows[4]['eval/return']:.4f}" in measured.stdout
-    target = plugrl.folder / "converted"
-    converted = plugrl("checkpoint", "convert", str(checkpoint), "--output", str(target))
-    assert converted.returncode == 0, converted.stdout + converted.stderr
 
 
 def test_a_forced_registration_takes_the_place_of_a_built_in(plugrl: Commands) -> None:
@@ -89,9 +89,9 @@ def test_a_forced_registration_takes_the_place_of_a_built_in(plugrl: Commands) -
     assert plugrl.rows("forced")[1]["actor/ratio"] == pytest.approx(1.0, abs=1e-5)
 
 
-def test_without_the_module_its_model_is_unknown_before_anything_starts(plugrl: Commands) -> None:
+def test_without_the_module_its_names_are_unknown_before_anything_starts(plugrl: Commands) -> None:
     done = plugrl("train", plugrl.write("unknown"), extension="")
-    assert done.returncode == 1 and 'model.model_type: No model "walker"' in done.stderr
+    assert done.returncode == 1 and 'No env "corridor"' in done.stderr
     broken = plugrl("train", plugrl.write("unknown"), extension="no_such_module")
     assert broken.returncode == 1 and "no_such_module" in broken.stderr
 
