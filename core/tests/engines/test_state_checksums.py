@@ -59,12 +59,21 @@ def test_a_change_anywhere_and_two_elements_that_change_places_are_seen(dtype: t
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 def test_signs_that_change_in_pairs_are_seen(dtype: torch.dtype) -> None:
-    whole = torch.randn(4, 6).to(dtype)
+    whole = torch.randn(4, 6, generator=torch.Generator().manual_seed(3)).to(dtype)
     expected = checksums(pieces_of(whole, [((0, 0), (4, 6))]))
     for count in range(2, 24, 2):
         changed = whole.clone()
         changed.view(-1)[:count] *= -1
         assert checksums(pieces_of(changed, [((0, 0), (4, 6))])) != expected, count
+
+
+def test_changes_that_balance_along_a_line_are_seen() -> None:
+    whole = torch.arange(64, dtype=torch.int32).view(8, 8)
+    expected = checksums(pieces_of(whole, [((0, 0), (8, 8))]))
+    for first in range(60):
+        changed = whole.clone()
+        changed.view(-1)[first : first + 4] += torch.tensor([1, -1, -1, 1], dtype=torch.int32)
+        assert checksums(pieces_of(changed, [((0, 0), (8, 8))])) != expected, first
 
 
 def test_a_scalar_and_a_long_tensor_have_sums() -> None:

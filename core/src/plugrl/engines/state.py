@@ -206,5 +206,8 @@ def _wrapped(total: int) -> int:
 
 @functools.cache
 def _weights() -> torch.Tensor:
-    """Return odd numbers for the places in a chunk."""
-    return torch.arange(_CHUNK).mul_(_MIXER).bitwise_or_(1).to(torch.int32)
+    """Return odd numbers for the places in a chunk, in no regular series: of one, changes that balance would cancel."""
+    mixed = torch.arange(_CHUNK)
+    for _ in range(2):
+        mixed = (mixed ^ (mixed >> 15)).mul_(_MIXER) & (_SUM_BITS - 1)
+    return (mixed ^ (mixed >> 15)).bitwise_or_(1).to(torch.int32)
