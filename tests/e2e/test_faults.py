@@ -40,6 +40,7 @@ def children_of(pid: int) -> dict[int, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_run_and_resume_goes_on_exactly(finished: Path, cli: Any) -> None:
     path = cli.write("killed", trainer={"total_training_steps": 4, "save_freq": 2, "test_freq": 2})
     process = cli.start("train", str(path))

@@ -80,6 +80,7 @@ def breaks(kit):
 '''
 
 
+@pytest.mark.slow
 def test_a_vendor_gets_the_kit_as_tests_by_one_line(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PYPROJECT)
     (tmp_path / "own_checks.py").write_text(OWN)

@@ -123,6 +123,7 @@ def test_a_failing_setup_raises_and_leaves_the_name_free(ray_session):
         group.execute("echo")
 
 
+@pytest.mark.slow
 def test_a_kill_in_a_hanging_collective_is_named_and_the_name_can_be_used_again(ray_session):
     group = WorkerGroup(ray_session, COLLECTIVE, name="killed", devices=[0, 1]).wait_ready(120)
     generation = group.generation

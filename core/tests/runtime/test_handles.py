@@ -201,6 +201,7 @@ def test_a_rank_that_died_is_started_anew_and_its_calls_are_repeated(ray_session
     group.close()
 
 
+@pytest.mark.slow
 def test_ranks_of_a_process_group_cannot_be_started_anew(ray_session):
     group = WorkerGroup(ray_session, COLLECTIVE, name="together", devices=[0, 1], on_error=restart(1))
     with pytest.raises(WorkerError, match="cannot restart single ranks"):

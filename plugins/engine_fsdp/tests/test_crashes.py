@@ -36,7 +36,7 @@ def check(results: list[dict[str, Any]], kills: int) -> None:
     assert steps == sorted(steps) and steps[-1] > 0
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("kind", [pytest.param("sync", marks=pytest.mark.slow), "async"])
 def test_a_run_goes_on_after_a_kill_in_a_save(tmp_path: Path, kind: str) -> None:
     kills = {"sync": 3, "async": 2}[kind]
     check(kill(tmp_path, kind, kills), kills)
