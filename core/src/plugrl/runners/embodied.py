@@ -17,8 +17,9 @@ from plugrl.runners.devices import resident_of
 from plugrl.runners.embodied_components import EmbodiedComponents
 from plugrl.runners.embodied_episodes import episode_metrics
 from plugrl.runners.embodied_eval import EmbodiedValidation, evaluate
-from plugrl.runners.embodied_flow import TOGETHER, arrange_embodied, print_embodied_flow
+from plugrl.runners.embodied_flow import TOGETHER, arrange_embodied, explain_embodied
 from plugrl.runners.embodied_rows import Rows, make_rows
+from plugrl.runners.rl_flow import print_flow
 from plugrl.runners.state import STATE_FILE
 from plugrl.runners.step import Step
 from plugrl.runtime import Handle
@@ -66,7 +67,7 @@ class EmbodiedRun:
     # ----------------------------------------------------------------- the steps
     def train(self) -> None:
         """Train until the last step."""
-        print_embodied_flow(self.config, self.components.devices)
+        print_flow(explain_embodied(self.config, self.components.devices))
         self._update_rollout(self.first_step - 1)
         for step in self._steps():
             self._flow(step)

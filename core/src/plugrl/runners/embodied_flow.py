@@ -12,7 +12,7 @@ from typing import Any
 from plugrl.config.embodied_checks import chunk_of
 from plugrl.config.schema import RunConfig
 from plugrl.runtime.flow import DRIVER, Arrangement, StageSpec, arrange
-from plugrl.runtime.flow.explain import COLUMNS, FlowTable, explain
+from plugrl.runtime.flow.explain import FlowTable, explain
 
 TOGETHER = ("env", "rollout")
 """The components of the stage `gen`."""
@@ -53,23 +53,6 @@ def explain_embodied(config: RunConfig, devices: Mapping[str, Sequence[int]]) ->
         for phase, stage, component, *rest in table.rows
     )
     return FlowTable(rows, (*notes, *loop_notes(config, devices)))
-
-
-def print_embodied_flow(config: RunConfig, devices: Mapping[str, Sequence[int]]) -> None:
-    """Print the resolved flow as a run starts."""
-    from rich.console import Console
-    from rich.table import Table
-
-    found = explain_embodied(config, devices)
-    table = Table(title="Flow of a step", title_justify="left")
-    for column in COLUMNS:
-        table.add_column(column, overflow="fold")
-    for row in found.rows:
-        table.add_row(*row)
-    console = Console()
-    console.print(table)
-    for note in found.notes:
-        console.print(note)
 
 
 def loop_notes(config: RunConfig, devices: Mapping[str, Sequence[int]]) -> Sequence[str]:

@@ -29,6 +29,7 @@ from plugrl.runners.state import CRITIC, load_state, save_state
 from plugrl.runners.step import Step
 from plugrl.runners.validation import Validation, validate
 from plugrl.runtime.flow import Arrangement, FlowRecord, Item, Stage, run_flow
+from plugrl.runtime.flow.explain import explain
 from plugrl.tracking.control import ControlFolder
 from plugrl.tracking.metrics import data_metrics, rollout_difference_metrics, timing_metrics
 from plugrl.tracking.redact import redact
@@ -74,7 +75,7 @@ class RlRun(RlVerbs):
         """Put the stages of a step in their places; :meth:`flow` then runs them."""
         self._declare = declare
         self._arrangement = self._arranged(self.components.devices)
-        print_flow(self._arrangement)
+        print_flow(explain(self._arrangement, "prompts"))
 
     def _arranged(self, devices: Mapping[str, Sequence[int]]) -> Arrangement:
         return arrange_rl(self.config, bound(self._declare(self.needs), self._bind), devices)

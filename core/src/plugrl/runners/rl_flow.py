@@ -10,7 +10,7 @@ from plugrl.config.schema import RunConfig
 from plugrl.errors import ConfigError
 from plugrl.runners.needs import Needs
 from plugrl.runtime.flow import DRIVER, Arrangement, Stage, StageSpec, arrange
-from plugrl.runtime.flow.explain import COLUMNS, explain
+from plugrl.runtime.flow.explain import COLUMNS, FlowTable
 
 TURNS = ("rollout", "ref", "critic", "actor")
 """Components in the order in which a step needs them."""
@@ -104,12 +104,11 @@ def bound(stages: Sequence[StageSpec], bind: Callable[[Callable[..., Any]], Call
     return [replace(stage, run=bind(stage.run)) for stage in stages]
 
 
-def print_flow(arrangement: Arrangement) -> None:
-    """Print the resolved flow as a run starts."""
+def print_flow(found: FlowTable) -> None:
+    """Print a resolved flow as a run starts."""
     from rich.console import Console
     from rich.table import Table
 
-    found = explain(arrangement, "prompts")
     table = Table(title="Flow of a step", title_justify="left")
     for column in COLUMNS:
         table.add_column(column, overflow="fold")

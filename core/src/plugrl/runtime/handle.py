@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import ray
 
+from plugrl.errors import PlugRLError
 from plugrl.runtime.calls import Call, total
 from plugrl.runtime.cancellation import raise_if_cancelled
 from plugrl.runtime.deadline import DEFAULT, Deadline, Timeout
@@ -168,6 +169,18 @@ def stop_all(handles: Sequence[Handle[Any]], timeout: float) -> None:
     while not deadline.is_over and any(set(call.pending_ranks) - call.group.lost_ranks.keys() for call in calls):
         for call in calls:
             call.take(deadline.left(_STOP_TICK_S))
+
+
+def wait_together(handles: Sequence[Handle[Any]], timeout: Timeout, *, stop_s: float = 2.0) -> list[Any]:
+    """As :func:`wait_all` for the ends of one exchange: when one fails, the others are stopped, for up to ``stop_s``.
+
+    The end that did not fail may wait for the other one, which never comes.
+    """
+    try:
+        return wait_all(handles, timeout)
+    except PlugRLError:
+        stop_all(handles, stop_s)
+        raise
 
 
 async def async_wait_all(handles: Sequence[Handle[Any]], timeout: Timeout = DEFAULT) -> list[Any]:

@@ -18,7 +18,7 @@ from plugrl.metric import Metric
 from plugrl.rollouts.base import Completion, SamplingParams
 from plugrl.runtime.flow.residency import State
 from plugrl.runtime.group import WorkerGroup
-from plugrl.runtime.handle import stop_all, wait_all
+from plugrl.runtime.handle import wait_together
 from plugrl.runtime.sync import SyncReport
 from plugrl.workers.dispatch import balanced_split, merge_rows, reduce_metrics, row_lengths, take
 from plugrl.workers.residence import DeviceMemory, merged_memory
@@ -28,7 +28,6 @@ from plugrl.workers.weight_link import WeightLink, connect_weights
 logger = logging.getLogger(__name__)
 
 _VERSIONS_TIMEOUT_S = 2.0
-_STOP_TIMEOUT_S = 2.0
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one rank."""
@@ -170,10 +169,8 @@ class RolloutGroup:
         receiving = self.group.execute("receive_weights", link.route, version, adapter=link.adapter)
         sending = actor.group.execute("send_weights", link.route, version, merged=link.adapter is None)
         try:
-            reports = wait_all([sending, receiving], self.timeout)[0]
+            reports = wait_together([sending, receiving], self.timeout)[0]
         except PlugRLError as error:
-            # The end that did not fail may wait for the other one, which never comes.
-            stop_all([sending, receiving], _STOP_TIMEOUT_S)
             error.add_note(f"Weights of version {version} were being sent. {self.describe_versions()}")
             raise
         self.last_sync = next(report for report in reports if report is not None)

@@ -11,18 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugrl.errors import DataError, MissingDependency
+from plugrl.envs.video import import_av
+from plugrl.errors import DataError
 
 _OPEN_FILES = 8
-
-
-def import_av() -> Any:
-    """Import PyAV. Raises MissingDependency with the command that installs it."""
-    try:
-        import av
-    except ImportError as error:
-        raise MissingDependency('Videos need PyAV. Install it with: pip install "plugrl[video]"') from error
-    return av
 
 
 class VideoFiles:

@@ -145,6 +145,11 @@ class _Acting:
                 self._parts[key] = trajectory.check(self._shape[1]).pack()
                 del self._recorders[key]
             else:
+                if result.get("prev_logprobs") is None:
+                    raise UserError(
+                        f"{type(self._policy).__name__} gives no log-probabilities, so it cannot be trained by "
+                        f"reinforcement: choose a head that draws actions, or train it with plugrl sft."
+                    )
                 logprobs = self._shaped(result["prev_logprobs"])
                 values = result.get("prev_values") if self._with_values else None
                 if self._with_values and values is None:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugrl.runtime import Handle, wait_all
+from plugrl.runtime import Handle
 from plugrl.runtime.flow.residency import State
 from plugrl.runtime.group import WorkerGroup
+from plugrl.runtime.handle import wait_together
 from plugrl.workers.embodied.acting import ActingReport
 from plugrl.workers.embodied.env_worker import EnvReport
 from plugrl.workers.embodied.filming import FilmOrder
@@ -49,12 +50,12 @@ class ActingGroup(RolloutGroup):
     def interact(self, env: EnvGroup, step: int) -> tuple[list[ActingReport], list[EnvReport]]:
         """Let environments and policy go through the passes of a training step together; an error of either ends it."""
         calls = [self.group.execute("interact", step), env.group.execute("interact", step)]
-        acted, stepped = wait_all(calls, self.timeout)
+        acted, stepped = wait_together(calls, self.timeout)
         return acted, stepped
 
     def evaluate(self, env: EnvGroup, order: FilmOrder | None = None) -> list[EnvReport]:
         """Let them go through the scenes of an evaluation, of which some are filmed."""
-        reports: list[EnvReport] = wait_all(
+        reports: list[EnvReport] = wait_together(
             [self.group.execute("evaluate"), env.group.execute("evaluate", order)], self.timeout
         )[1]
         return reports
