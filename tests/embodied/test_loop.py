@@ -151,6 +151,22 @@ def test_actions_that_do_not_fit_are_named(corridor: Any) -> None:
         build_env(config, config.env.train, 2, "env.train")
 
 
+def test_a_policy_without_log_probabilities_is_told_what_to_do(
+    corridor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = LocalRun(corridor())
+    kind = type(run.actings[0].backend.acting())
+    own = kind.predict_action_batch
+
+    def without(self: Any, *args: Any, **kwargs: Any) -> Any:
+        actions, result = own(self, *args, **kwargs)
+        return actions, {**result, "prev_logprobs": None}
+
+    monkeypatch.setattr(kind, "predict_action_batch", without)
+    with pytest.raises(UserError, match="gives no log-probabilities.*plugrl sft"):
+        run.step(1)
+
+
 def test_an_environment_without_pictures_is_measured_without_videos(corridor: Any, tmp_path: Any, caplog: Any) -> None:
     config = corridor("env.eval.videos=2")
     run = LocalRun(config)
