@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from plugrl.testing.fork_server import ForkServer, ForkServerError
+from plugrl.testing.fork_server import ForkedProcess, ForkServer, ForkServerError
 
 DEADLINE_S = 60
 
@@ -96,6 +97,18 @@ def test_it_can_be_waited_for_and_killed_and_none_outlives_the_server() -> None:
         left = server.start("-c", sleep, stdout=log, stderr=log)
     assert gone(left.pid), "a fork outlives its server"
     assert left.wait(DEADLINE_S) == -signal.SIGKILL
+
+
+def test_who_ends_while_it_is_killed_is_killed() -> None:
+    """The server takes the process away a moment before its answer is here."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    here, there = socket.socketpair()
+    with there:
+        fork = ForkedProcess(ended.pid, here)
+        fork.kill()
+        there.send(b"0")
+    assert fork.wait(5) == 0
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -346,7 +346,8 @@ def test_a_hundred_connections_leave_nothing_behind(open_endpoint):
         b.close()
         kept.append((len(a.hub._all), len(a._inbox)))
         process.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
-    assert max(kept[50:]) <= max(kept[5:50]), kept
-    # Others in this process, such as the Ray session of other tests, come and go by a few; a leak would be 50 by then.
+    # Those that have just closed may still be there; of a leak there would be 75 by then.
+    assert all(sorted(late)[25] <= 2 for late in zip(*kept[50:], strict=True)), kept
+    # Others in this process, such as the Ray session of other tests, come and go by a few.
     for early, late in zip(zip(*process[5:50], strict=True), zip(*process[50:], strict=True), strict=True):
         assert sorted(late)[25] <= sorted(early)[22] + 5, process
