@@ -212,6 +212,8 @@ def main(folder: Path, what: str, number: int = 0) -> None:
 
 
 if __name__ == "__main__":
+    # Whoever runs in the background of a shell without job control has inherited that Ctrl-C is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))
     except KeyboardInterrupt:

@@ -11,9 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +33,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 DRIVER = Path(__file__).with_name("driver.py")
 WAIT_S = 420
 SHM_BYTES = 400 * 2**20
-AT_ONCE = 3
-"""Drivers that run side by side, as long as it takes them to start; each takes some 2 GB."""
 ENDED = "error: the driver ended before it could clean up"
 
 
@@ -107,16 +103,15 @@ def ended(number: int, phase: str) -> tuple[int, Outcome, dict[str, Any]]:
         return process.returncode, Outcome(f"exit {process.returncode}", text, time.monotonic() - began), left(state)
 
 
+@pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("fault", ["kill", "interrupt"])
-def test_nothing_is_left_of_a_driver_that_ends(outcomes: dict[Cell, Outcome], fault: str) -> None:
-    number = signal.SIGKILL if fault == "kill" else signal.SIGINT
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = dict(zip(PHASES, pool.map(partial(ended, int(number)), PHASES), strict=True))
-    outcomes |= {Cell("driver", fault, phase): outcome for phase, (_, outcome, _) in found.items()}
-    for phase, (code, outcome, remains) in found.items():
-        assert remains == {}, (phase, remains)
-        assert code == (-signal.SIGKILL if fault == "kill" else INTERRUPTED), (phase, outcome)
-        assert (ENDED in outcome.text) == (fault == "kill"), (phase, outcome)
+def test_nothing_is_left_of_a_driver_that_ends(outcomes: dict[Cell, Outcome], fault: str, phase: str) -> None:
+    killed = fault == "kill"
+    code, outcome, remains = ended(int(signal.SIGKILL if killed else signal.SIGINT), phase)
+    outcomes[Cell("driver", fault, phase)] = outcome
+    assert remains == {}
+    assert code == (-signal.SIGKILL if killed else INTERRUPTED), outcome
+    assert (ENDED in outcome.text) == killed, outcome
 
 
 def lines_of(process: subprocess.Popen[str]) -> tuple[dict[str, Any], dict[Cell, Outcome]]:
