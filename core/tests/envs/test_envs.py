@@ -53,6 +53,7 @@ def test_the_record_of_an_episode_spans_chunks_and_tells_solved_once_from_solved
     assert (one.index, one.seed, one.length, one.success_once, one.success_at_end) == (0, 1, 4, True, False)
     assert (two.index, two.seed, two.length, two.success_once, two.success_at_end) == (1, 2, 4, True, True)
     assert one.return_ == pytest.approx(0.9) and not one.terminated and not one.dropped
+    assert one.label == ("walk on from 0", ""), "the task is the instruction that the episode began with"
     assert env.chunk_step(moves([0.0], [0.0])).success_once.tolist() == [False, False], "a new episode begins unsolved"
 
 

@@ -99,6 +99,7 @@ def test_the_expert_reaches_and_rewards_are_what_was_asked_for() -> None:
         if {record.index for record in records} == {0, 1}:
             break
     assert all(item.success_at_end and item.terminated and item.return_ == 2.0 for item in records), records
+    assert {item.label for item in records} == {("reach", "")}
     env.close()
     env.close()
 

@@ -75,6 +75,18 @@ def test_who_follows_another_instruction_fails() -> None:
     assert success_of(env, TabletopEnv.expert_actions) >= 0.97
 
 
+def test_episodes_are_counted_by_task_and_by_split() -> None:
+    env = build(60, tasks=ALL, split="all", holdout=("red",), refer="pair", auto_reset=False)
+    texts = env.reset(seed=0)[0]["task_descriptions"]
+    for index, text in enumerate(texts):
+        label = env.book.record(index).label
+        word = {"reach": "reach", "push": "push", "pick_place": "pick up"}[label.task]
+        assert text.startswith(word) and ("the red" in text.split(" zone")[0].split(" to ")[0].split(" and ")[0]) == (
+            label.split == "unseen"
+        ), text
+    assert {env.book.record(index).label.split for index in range(60)} == {"seen", "unseen"}
+
+
 def test_an_episode_depends_on_its_seed_alone() -> None:
     """The same seeds in other company, in other places, with other scenes at other times: the same frames."""
     many = build(7, tasks=ALL, wrist_camera=True, front_camera=True, action_noise=0.2, max_episode_steps=5)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.envs.registry import get_env, register_env
 
 if TYPE_CHECKING:
-    from plugrl.envs.base import ChunkResult, EpisodeRecord, StepResult, VecEnv
+    from plugrl.envs.base import ChunkResult, EpisodeRecord, SceneLabel, StepResult, VecEnv
     from plugrl.envs.config import EnvParams
     from plugrl.envs.episodic import EpisodicEnv
     from plugrl.envs.factory import make_env
@@ -18,6 +18,7 @@ _LAZY = {
     "EnvParams": "plugrl.envs.config",
     "EpisodeRecord": "plugrl.envs.episodes",
     "EpisodicEnv": "plugrl.envs.episodic",
+    "SceneLabel": "plugrl.envs.episodes",
     "StepResult": "plugrl.envs.base",
     "VecEnv": "plugrl.envs.base",
     "make_env": "plugrl.envs.factory",
@@ -27,6 +28,7 @@ __all__ = [
     "EnvParams",
     "EpisodeRecord",
     "EpisodicEnv",
+    "SceneLabel",
     "StepResult",
     "VecEnv",
     "get_env",

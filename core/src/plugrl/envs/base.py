@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from plugrl.envs.episodes import EpisodeRecord
+from plugrl.envs.episodes import EpisodeRecord, SceneLabel
 from plugrl.errors import UnsupportedCapability
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ChunkResult", "EpisodeRecord", "StepResult", "VecEnv"]
+__all__ = ["ChunkResult", "EpisodeRecord", "SceneLabel", "StepResult", "VecEnv"]
 
 
 @dataclass(frozen=True, kw_only=True)

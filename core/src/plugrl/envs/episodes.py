@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,13 @@ def spread_seeds(seed: int | Sequence[int], indices: Sequence[int]) -> list[int]
     return [check_seed(item) for item in seed]
 
 
+class SceneLabel(NamedTuple):
+    """By what the episode of a scene is counted: its task, and its split where the environment has several."""
+
+    task: str = ""
+    split: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRecord:
     """One episode, when it is over.
@@ -63,6 +71,7 @@ class EpisodeRecord:
     index: its scene. seed: what it was begun with. return_: sum of its rewards. length: actions that were carried out.
     success_once: whether the task was solved at any of its steps; success_at_end: at its last one. terminated: the task
     ended it, otherwise the time ran out. dropped: its simulator died; the values are those of its last whole chunk.
+    label: its task and split; empty texts where the environment names none, and of some dropped ones.
     """
 
     index: int
@@ -73,6 +82,7 @@ class EpisodeRecord:
     success_at_end: bool
     terminated: bool = False
     dropped: bool = False
+    label: SceneLabel = SceneLabel()
 
     def drop(self) -> EpisodeRecord:
         """Return the record of the same episode, dropped where it stood."""
@@ -113,6 +123,7 @@ class EpisodeBook:
         self.success_at_end = np.zeros(num_envs, dtype=np.bool_)
         self.terminated = np.zeros(num_envs, dtype=np.bool_)
         self.seeds: list[int] = [-1] * num_envs
+        self.labels: list[SceneLabel] = [SceneLabel()] * num_envs
 
     @property
     def begun(self) -> bool:
@@ -123,8 +134,8 @@ class EpisodeBook:
         """Return the seeds of the episodes that follow in the scenes ``indices``; before the first, the index."""
         return [next_seed(self.seeds[index]) if self.seeds[index] >= 0 else int(index) for index in indices]
 
-    def begin(self, indices: Sequence[int], seeds: Sequence[int]) -> None:
-        """Note that new episodes with ``seeds`` begin in the scenes ``indices``."""
+    def begin(self, indices: Sequence[int], seeds: Sequence[int], labels: Sequence[SceneLabel] | None = None) -> None:
+        """Note that new episodes with ``seeds``, counted by ``labels``, begin in the scenes ``indices``."""
         where = np.asarray(indices, dtype=np.int64)
         self.running[where] = True
         self.lengths[where] = 0
@@ -133,6 +144,8 @@ class EpisodeBook:
             state[where] = False
         for index, seed in zip(indices, seeds, strict=True):
             self.seeds[index] = int(seed)
+        for index, label in zip(indices, labels or [SceneLabel()] * len(indices), strict=True):
+            self.labels[index] = label
 
     def steps_left(self) -> NDArray[np.int64]:
         """Return how many actions each scene has until the time runs out, [N]."""
@@ -162,4 +175,5 @@ class EpisodeBook:
             success_once=bool(self.success_once[index]),
             success_at_end=bool(self.success_at_end[index]),
             terminated=bool(self.terminated[index]),
+            label=self.labels[index],
         )

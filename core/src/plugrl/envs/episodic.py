@@ -1,8 +1,8 @@
 """The environment that most simulators derive from: they simulate, everything else of the contract is here.
 
-A simulator implements three hooks on NumPy arrays, ``begin_scenes``, ``advance_scenes`` and ``observe_scenes``, and two
-more if it can, ``expert_scenes`` and ``render_scene``. Chunks, ends of episodes, restarts of single scenes, seeds,
-successes and records are the same for all. Importing this imports no torch.
+A simulator implements three hooks on NumPy arrays, ``begin_scenes``, ``advance_scenes`` and ``observe_scenes``, and
+others if it can: ``label_scenes``, ``expert_scenes`` and ``render_scene``. Chunks, ends of episodes, restarts of single
+scenes, seeds, successes and records are the same for all. Importing this imports no torch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from plugrl.envs.arrays import ChunkArrays, checked_actions
 from plugrl.envs.base import ChunkResult, VecEnv
 from plugrl.envs.config import EnvParams
-from plugrl.envs.episodes import EpisodeBook, SceneOutcome, spread_seeds
-from plugrl.envs.observations import as_tensors, own_observations, with_rows
+from plugrl.envs.episodes import EpisodeBook, SceneLabel, SceneOutcome, spread_seeds
+from plugrl.envs.observations import TASK_FIELD, as_tensors, own_observations, with_rows
 from plugrl.errors import PlugRLError, UnsupportedCapability, UserError
 
 if TYPE_CHECKING:
@@ -57,6 +57,14 @@ class EpisodicEnv(VecEnv):
     @abstractmethod
     def observe_scenes(self, indices: NDArray[np.int64]) -> Mapping[str, Any]:
         """Return what the scenes ``indices`` look like, each field [len(indices), ...]. It is copied."""
+
+    def label_scenes(self, indices: NDArray[np.int64]) -> Sequence[SceneLabel] | None:
+        """Return by what the episodes that just began in the scenes ``indices`` are counted.
+
+        None stands for their instructions, ``task_descriptions``. Names of tasks are worth giving where instructions
+        differ from episode to episode, and splits where there are several at once.
+        """
+        return None
 
     def expert_scenes(self) -> NDArray[np.float32]:
         """Return what an expert would do next in each scene, [N, action_dim]; by default there is no expert."""
@@ -177,12 +185,16 @@ class EpisodicEnv(VecEnv):
     def _begin(self, indices: list[int], seeds: Sequence[int]) -> None:
         where = np.asarray(indices, dtype=np.int64)
         self.begin_scenes(where, seeds)
-        self._book.begin(indices, seeds)
         rows = own_observations(self.observe_scenes(where))
+        self._book.begin(indices, seeds, self._labels(where, rows.get(TASK_FIELD)))
         if len(indices) == self.num_envs and indices == self._everything.tolist():
             self._obs = rows
         else:
             self._obs = with_rows(self._obs, indices, rows)
+
+    def _labels(self, where: NDArray[np.int64], instructions: Sequence[str] | None) -> Sequence[SceneLabel] | None:
+        found = self.label_scenes(where)
+        return [SceneLabel(str(text)) for text in instructions] if found is None and instructions else found
 
     def _chosen(self, indices: Sequence[int] | None) -> list[int]:
         if indices is None:

@@ -10,6 +10,7 @@ from plugrl.config.schema import RunConfig
 from plugrl.envs.base import EpisodeRecord
 from plugrl.runners.embodied_episodes import episode_metrics
 from plugrl.runners.embodied_summary import interval_metrics
+from plugrl.runners.embodied_tasks import part_metrics
 from plugrl.workers.embodied.filming import FilmOrder
 from plugrl.workers.embodied.groups import ActingGroup, EnvGroup
 
@@ -36,5 +37,5 @@ def evaluate(
     order = FilmOrder(str(videos), count, f"step{step:06d}_") if count and videos is not None else None
     reports = rollout.evaluate(env, order)
     episodes = sorted((record for report in reports for record in report.episodes), key=lambda item: item.index)
-    metrics = episode_metrics(episodes, "eval") | interval_metrics(episodes, "eval")
+    metrics = episode_metrics(episodes, "eval") | interval_metrics(episodes, "eval") | part_metrics(episodes, "eval")
     return EmbodiedValidation(step, tuple(episodes), metrics, time.perf_counter() - began)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugrl.envs.base import EpisodeRecord
+from plugrl.runners.embodied_tasks import success_by_part
 from plugrl.runners.validation import Share
 from plugrl.tracking.headline import duration
 
@@ -47,6 +48,8 @@ def measured_rows(validation: EmbodiedValidation, label: str) -> list[tuple[str,
         share = success_share(validation.episodes, solved)
         if share is not None:
             rows.append((f"{name} {label}".strip(), str(share)))
+    for part, share in success_by_part(validation.episodes).items():
+        rows.append((f"  {part.replace('split.', 'split ')}", str(share)))
     finished = [record for record in validation.episodes if not record.dropped]
     if finished:
         returns = sum(record.return_ for record in finished) / len(finished)

@@ -14,6 +14,7 @@ from plugrl.errors import DataError
 from plugrl.tracking.files import write_atomic
 from plugrl.tracking.page import render_page, render_tiles
 from plugrl.tracking.report_tables import configuration, plugin_table, version_list
+from plugrl.tracking.report_tasks import task_table
 from plugrl.tracking.report_videos import VIDEOS, video_section
 from plugrl.tracking.run_directory import RunDirectory
 from plugrl.tracking.samples import Comparison, compare, reward_of
@@ -38,6 +39,7 @@ def write_report(run_dir: str | os.PathLike[str] | RunDirectory) -> Path:
     sections = [
         render_tiles(tiles(rows)),
         _charts(rows),
+        task_table(rows),
         _samples(compare(run.read_samples())),
         video_section(run.path / VIDEOS),
         _timing(time_shares(rows)),

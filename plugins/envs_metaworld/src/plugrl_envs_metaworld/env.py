@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugrl.envs.episodes import SceneOutcome
+from plugrl.envs.episodes import SceneLabel, SceneOutcome
 from plugrl.envs.episodic import EpisodicEnv
 from plugrl_envs_metaworld.config import MetaworldParams
 from plugrl_envs_metaworld.graphics import Renderer, import_mujoco
@@ -82,6 +82,10 @@ class MetaworldEnv(EpisodicEnv):
             fields["extra_view_images"] = np.array(views, dtype=np.uint8)
         fields["task_descriptions"] = [INSTRUCTIONS[scene.task] for scene in scenes]
         return fields
+
+    def label_scenes(self, indices: NDArray[np.int64]) -> Sequence[SceneLabel]:
+        """Return the names of the tasks."""
+        return [SceneLabel(self._there(index).task) for index in indices.tolist()]
 
     def expert_scenes(self) -> NDArray[np.float32]:
         """Return what Meta-World's own policies do next."""

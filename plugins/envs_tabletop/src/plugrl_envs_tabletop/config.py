@@ -91,6 +91,10 @@ class TabletopConfig(EnvParams):
     image_size: int = Field(32, ge=8, le=512)
     """Side of the camera images in pixels."""
 
+    main_camera: Literal["table", "hand"] = "table"
+    """table: straight above the table's centre, which fills the image. hand: straight above the hand and moving with
+    it, at half the scale, so that the whole table is in sight wherever the hand is."""
+
     wrist_camera: bool = False
     """Also give `wrist_images`: from the hand, which stands in their middle, at 2.5 times the scale."""
 

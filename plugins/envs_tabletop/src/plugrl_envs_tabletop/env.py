@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugrl.envs.episodes import SceneOutcome
+from plugrl.envs.episodes import SceneLabel, SceneOutcome
 from plugrl.envs.episodic import EpisodicEnv
 from plugrl_envs_tabletop.config import TabletopConfig
 from plugrl_envs_tabletop.expert import expert_actions
 from plugrl_envs_tabletop.physics import advance, distance_to_go, solved
 from plugrl_envs_tabletop.render import Camera, front_camera, main_camera, wrist_camera
-from plugrl_envs_tabletop.scenes import Scenes, SceneSampler, instructions
+from plugrl_envs_tabletop.scenes import Scenes, SceneSampler, instructions, labels
 
 PICTURE_SIZE = 128
 """Side of the pictures for people, in pixels."""
@@ -84,6 +84,10 @@ class TabletopEnv(EpisodicEnv):
         fields["task_descriptions"] = [self._texts[index] for index in indices]
         return fields
 
+    def label_scenes(self, indices: NDArray[np.int64]) -> Sequence[SceneLabel]:
+        """Return the name of the task, and whether the object that counts is held out."""
+        return labels(self._scenes, indices, self.config)
+
     def expert_scenes(self) -> NDArray[np.float32]:
         """Return what the scripted expert would do next, float32 [N, action_dim]."""
         return expert_actions(self._scenes, self.config, self.action_dim)
@@ -91,7 +95,8 @@ class TabletopEnv(EpisodicEnv):
     def render_scene(self, index: int) -> NDArray[np.uint8]:
         """Return a picture of scene ``index`` from above, uint8 [128, 128, 3]."""
         if self._picture is None:
-            self._picture = main_camera(self.config.model_copy(update={"image_size": PICTURE_SIZE}))
+            changes = {"image_size": PICTURE_SIZE, "main_camera": "table"}
+            self._picture = main_camera(self.config.model_copy(update=changes))
         return self._picture.images(self._scenes.rows(np.array([index])))[0]
 
     def close(self) -> None:

@@ -132,7 +132,9 @@ def _blended(
 
 
 def main_camera(config: TabletopConfig) -> Camera:
-    """Return the camera straight above: the table fills the image."""
+    """Return the camera straight above the table, which fills the image, or above the hand, from twice as high."""
+    if config.main_camera == "hand":
+        return Camera(config, scale=config.image_size / 4, follows=True)
     return Camera(config, scale=config.image_size / 2)
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from plugrl.envs.episodes import SceneLabel
 from plugrl_envs_tabletop.config import TabletopConfig
 from plugrl_envs_tabletop.draws import uniforms
-from plugrl_envs_tabletop.words import COLOURS, PHRASINGS, SHAPES, TASKS, sentence
+from plugrl_envs_tabletop.words import COLOURS, PHRASINGS, SHAPES, TASKS, held_out, sentence
 
 REACH, PUSH, PICK_PLACE = range(3)
 HAND_RADIUS = 0.08
@@ -191,4 +192,15 @@ def instructions(scenes: Scenes) -> list[str]:
         zone_colour = colours[scenes.zone_colour[row, zone]] if task != "reach" else ""
         colour, shape = colours[scenes.colour[row, item]], SHAPES[scenes.shape[row, item]]
         found.append(sentence(task, int(scenes.phrasing[row]) % len(PHRASINGS[task]), colour, shape, zone_colour))
+    return found
+
+
+def labels(scenes: Scenes, indices: NDArray[np.int64], config: TabletopConfig) -> list[SceneLabel]:
+    """The tasks of some scenes, and whether the object that counts is of the seen or the unseen split."""
+    colours = tuple(COLOURS)
+    found = []
+    for row in indices.tolist():
+        target = scenes.target[row]
+        pair = colours[scenes.colour[row, target]], SHAPES[scenes.shape[row, target]]
+        found.append(SceneLabel(TASKS[scenes.task[row]], "unseen" if held_out(pair, config.holdout) else "seen"))
     return found
