@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from plugrl.rollouts.registry import get_rollout, register_rollout
 
 if TYPE_CHECKING:
-    from plugrl.rollouts.base import Completion, RolloutBackend, SamplingParams
+    from plugrl.rollouts.base import Completion, RolloutBackend, RolloutPlace, SamplingParams
 
-__all__ = ["Completion", "RolloutBackend", "SamplingParams", "get_rollout", "register_rollout"]
-_LAZY = {"Completion", "RolloutBackend", "SamplingParams"}
+__all__ = ["Completion", "RolloutBackend", "RolloutPlace", "SamplingParams", "get_rollout", "register_rollout"]
+_LAZY = {"Completion", "RolloutBackend", "RolloutPlace", "SamplingParams"}
 
 
 def __getattr__(name: str) -> Any:

@@ -62,12 +62,41 @@ class Completion:
     weight_version: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class RolloutPlace:
+    """Where a backend stands among those of its group.
+
+    Attributes:
+        engine: number of this engine; there are ``engines`` of them, of as many ranks each as
+            :meth:`RolloutBackend.ranks_per_engine` says.
+        devices: the physical ids of the devices of those ranks, all on one node; empty where no mask keeps processes
+            apart. A rank sees its own alone: an engine of several starts its processes under all of them.
+        variable: the environment variable that is the mask.
+    """
+
+    engine: int = 0
+    engines: int = 1
+    devices: tuple[str, ...] = ()
+    variable: str = ""
+
+
 class RolloutBackend(ABC):
     """Generates sequences with a copy of the policy whose weights are loaded by name."""
 
     def __init__(self, model_config: Any, rollout_config: Any) -> None:
         self.model_config = model_config
         self.rollout_config = rollout_config
+        self.place = RolloutPlace()
+
+    @classmethod
+    def ranks_per_engine(cls, rollout_config: Any) -> int:
+        """Return over how many neighbouring ranks one engine spreads. Only the first of them gets a backend."""
+        return 1
+
+    @property
+    def engine_version(self) -> str:
+        """Name and version of the library that generates; all ranks of a group must have the same. Empty: no matter."""
+        return ""
 
     @abstractmethod
     def initialize(self) -> None:
@@ -104,8 +133,15 @@ class RolloutBackend(ABC):
 
     @property
     def merges_adapters(self) -> bool:
-        """Whether :meth:`merge_adapter` works, so that the adapter alone need be sent."""
+        """Whether :meth:`load_adapter` works, so that the adapter alone need be sent."""
         return False
+
+    def load_adapter(self, tensors: Mapping[str, torch.Tensor], adapter: Mapping[str, Any], version: int) -> None:
+        """Replace all weights by those of a model with an adapter, whose configuration is given.
+
+        The tensors stay as they are until the next call. The default adopts what :meth:`merge_adapter` returns.
+        """
+        self.adopt_weights(self.merge_adapter(tensors, adapter), version)
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the weights in use under published names, for comparisons; the tensors may be those in use.

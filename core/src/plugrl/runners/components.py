@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +12,13 @@ from plugrl.config.schema import ModelConfig, OptimConfig, RunConfig
 from plugrl.errors import ConfigError, one_of
 from plugrl.platforms import PlatformBase
 from plugrl.platforms.devices import groups_per_device
+from plugrl.rollouts.registry import get_rollout
 from plugrl.runtime import PlacementError, RaySession, WorkerGroup, wait_all
 from plugrl.runtime.placement import ComponentPlacement, Node, Placement, place
 from plugrl.workers.groups import RolloutGroup, TrainingGroup
 from plugrl.workers.training import EngineSpec, engine_type_of
+
+logger = logging.getLogger(__name__)
 
 TRAINING_WORKER = "plugrl.workers.training:TrainingWorker"
 SUPERVISED_WORKER = "plugrl.workers.supervised:SupervisedWorker"
@@ -138,20 +142,28 @@ def launch(
             worker = actor_worker if name == "actor" else TRAINING_WORKER
             groups[name] = _start(session, config, name, placed, total_steps, optim, worker)
         wait_all([group.ready for group in groups.values()], config.cluster.start_timeout_s)
+        rollout = _rollout(groups["rollout"], config) if "rollout" in groups else None
     except BaseException:
         for group in groups.values():
             group.close(graceful=False)
         raise
     timeout = config.cluster.step_timeout_s
     training = {name: TrainingGroup(group, timeout) for name, group in groups.items() if name != "rollout"}
-    rollout = None
-    if "rollout" in groups:
-        rollout = RolloutGroup(
-            groups["rollout"], timeout, config.rollout.update_weights_bucket_megabytes, config.weight_sync
-        )
     return Components(
         rollout=rollout, actor=training.get("actor"), ref=training.get("ref"), critic=training.get("critic")
     )
+
+
+def _rollout(group: WorkerGroup, config: RunConfig) -> RolloutGroup:
+    """Return the handle of the rollout, whose ranks were seen to generate with one version of one engine."""
+    rollout = RolloutGroup(
+        group, config.cluster.step_timeout_s, config.rollout.update_weights_bucket_megabytes, config.weight_sync,
+        ranks_per_engine=get_rollout(config.rollout.name).ranks_per_engine(config.rollout),
+    )  # fmt: skip
+    engine = rollout.check_engines()
+    if engine:
+        logger.info("The rollout generates with %s.", engine)
+    return rollout
 
 
 def _start(

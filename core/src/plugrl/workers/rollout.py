@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 from plugrl.config.schema import ModelConfig, RolloutConfig
 from plugrl.engines.state import Block, EngineState, StateParts, StateSpec, whole_pieces
-from plugrl.errors import UnsupportedCapability
-from plugrl.rollouts.base import RolloutBackend, SamplingParams
+from plugrl.errors import ConfigError, UnsupportedCapability
+from plugrl.rollouts.base import RolloutBackend, RolloutPlace, SamplingParams
+from plugrl.rollouts.following import FollowingBackend
 from plugrl.rollouts.registry import get_rollout
 from plugrl.runtime.elastic.moving import StateWorker
 from plugrl.runtime.flow.residency import State
@@ -32,9 +34,46 @@ class RolloutWorker(StateWorker):
         self._receiver: WeightReceiver | None = None
 
     def setup(self) -> None:
-        """Build the backend on this worker's device."""
-        self.backend = get_rollout(self.rollout.name)(self.model, self.rollout)
+        """Build the backend on this worker's device, or the engine of several ranks on the first one's."""
+        backend = get_rollout(self.rollout.name)
+        span = backend.ranks_per_engine(self.rollout)
+        place = self._place(span)
+        leads = self.rank % span == 0
+        self.backend = (backend if leads else FollowingBackend)(self.model, self.rollout)
+        self.backend.place = place
         self.backend.initialize()
+
+    def _place(self, span: int) -> RolloutPlace:
+        """Return which engine this is, and the devices of its ranks, which each of them tells the others."""
+        if self.world_size % span:
+            raise ConfigError(
+                f"cluster.component_placement: an engine of rollout.name={self.rollout.name} takes {span} devices, so "
+                f"{self.world_size} cannot be shared out. Give the rollout a multiple of {span}."
+            )
+        place = RolloutPlace(engine=self.rank // span, engines=self.world_size // span)
+        device = self.context.device
+        if device is None or device.physical_id is None:
+            return place
+        own = [self.context.node_id, device.physical_id]
+        first = self.rank - self.rank % span
+        told = {self.rank: own}
+        if span > 1:
+            prefix = f"rollout-devices/{self.group_name}/{self.context.generation}"
+            self.directory.publish(f"{prefix}/{self.rank}", own)
+            told = {
+                rank: self.directory.lookup(f"{prefix}/{rank}", what=f"the device of rank {rank}")
+                for rank in range(first, first + span)
+            }
+        if len({node for node, _ in told.values()}) > 1:
+            raise ConfigError(
+                f"cluster.component_placement: ranks {first} to {first + span - 1} of the rollout share an engine, but "
+                "lie on different nodes. Place them on one."
+            )
+        return replace(place, devices=tuple(name for _, name in told.values()), variable=device.variable)
+
+    def engine_version(self) -> str:
+        """Return name and version of the library that generates, empty where it does not matter."""
+        return self.backend.engine_version
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, seeds: Sequence[int]
@@ -68,7 +107,7 @@ class RolloutWorker(StateWorker):
 
     def _load(self, adapter: Mapping[str, Any] | None, received: Received, version: int) -> None:
         if adapter is not None:
-            self.backend.adopt_weights(self.backend.merge_adapter(dict(received.tensors), adapter), version)
+            self.backend.load_adapter(dict(received.tensors), adapter, version)
         elif received.lasting:
             self.backend.adopt_weights(dict(received.tensors), version)
         else:
