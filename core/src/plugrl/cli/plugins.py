@@ -88,8 +88,8 @@ def check(
     """Check that a plugin does what it promises: its manifest, and what its devices can do.
 
     Levels: L0 manifest, L1 device, L2 numerics, L3 distributed, L4 runtime, L5 reinforcement learning; engine, model,
-    env and rollout for plugins that contribute them. Without --level everything that applies is run. Exit code 1 if
-    anything fails, if nothing was executed, or if a level that was asked for could not be run.
+    policy, env and rollout for plugins that contribute them. Without --level everything that applies is run. Exit code
+    1 if anything fails, if nothing was executed, or if a level that was asked for could not be run.
     """
     from plugrl.cli import plugins_check
 

@@ -109,7 +109,7 @@ def _check_targets(manifest: Plugin) -> Check:
 def _all_targets(manifest: Plugin) -> Iterator[str]:
     for entry in manifest.entries():
         yield entry.target
-        for field in ("probe", "schema", "processor", "example"):
+        for field in ("probe", "schema", "processor", "example", "observations"):
             target = getattr(entry, field, None)
             if target is not None:
                 yield target

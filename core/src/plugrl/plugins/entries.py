@@ -21,6 +21,9 @@ Names: TypeAlias = str | tuple[str, ...]
 
 _SECTION_KEY = re.compile(r"[a-z][a-z0-9_]*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_TARGETS = {"probe", "schema", "processor", "example", "observations"}
+"""Fields that name a target, None where there is none."""
+
 _COMMON_FIELDS = {"target", "summary", "needs", "force", "aliases", "file", "line"}
 
 SECTION_OWNERS = ("actor", "critic", "ref")
@@ -124,7 +127,7 @@ class Entry:
             if part is not None and not (isinstance(part, str) and part.strip()):
                 yield f"{part!r} is no name"
         for item in fields(self):
-            if item.name in {"probe", "schema", "processor", "example"} and getattr(self, item.name) is not None:
+            if item.name in _TARGETS and getattr(self, item.name) is not None:
                 yield from bad_target(item.name, getattr(self, item.name))
 
 
@@ -201,7 +204,8 @@ class EngineEntry(Entry):
 class ModelEntry(Entry):
     """A model type. The target is a builder ``(cfg, torch_dtype)``; ``schema`` names the pydantic model of its
     configuration, ``processor`` a callable ``(cfg)`` that returns its text processor, ``example`` a callable without
-    arguments that returns the configuration of a tiny model with random weights, which the conformance kit builds."""
+    arguments that returns the configuration of a tiny model with random weights, which the conformance kit builds.
+    ``observations``, for one that acts, a callable ``(count)`` that returns what it is shown in so many scenes."""
 
     kind: ClassVar[str] = "model"
     key_fields: ClassVar[tuple[str, ...]] = ("model_type",)
@@ -210,6 +214,7 @@ class ModelEntry(Entry):
     schema: str | None = None
     processor: str | None = None
     example: str | None = None
+    observations: str | None = None
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the declaration, each as a phrase."""

@@ -58,6 +58,15 @@ def openvla_oft(action_dim: int = 3) -> dict[str, Any]:
     return {**openvla(action_dim), "model_type": "openvla_oft", "num_action_chunks": 2}
 
 
+def observations(count: int) -> dict[str, Any]:
+    """Return what either policy sees in ``count`` scenes: pictures, and instructions of different lengths."""
+    import torch
+
+    images = torch.randint(0, 256, (count, 24, 20, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    tasks = ("push the red block", "pick up the blue ball", "push the green ball to the goal")
+    return {"main_images": images, "task_descriptions": [tasks[index % len(tasks)] for index in range(count)]}
+
+
 def write_folder(folder: str | Path, **changes: Any) -> Mapping[str, Any]:
     """Write a checkpoint folder with random weights; returns the section ``model:`` that loads it.
 

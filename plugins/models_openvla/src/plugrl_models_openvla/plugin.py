@@ -16,6 +16,7 @@ plugin = Plugin(
             target="plugrl_models_openvla.policy:build_openvla",
             schema="plugrl_models_openvla.config:OpenVLAConfig",
             example="plugrl_models_openvla.example:openvla",
+            observations="plugrl_models_openvla.example:observations",
             summary="OpenVLA: actions as tokens, one after the other",
         ),
         ModelEntry(
@@ -24,6 +25,7 @@ plugin = Plugin(
             target="plugrl_models_openvla.oft_policy:build_openvla_oft",
             schema="plugrl_models_openvla.oft_config:OpenVLAOFTConfig",
             example="plugrl_models_openvla.example:openvla_oft",
+            observations="plugrl_models_openvla.example:observations",
             summary="OpenVLA-OFT: chunks of actions in one pass, as tokens or as numbers",
         ),
     ),

@@ -16,6 +16,7 @@ plugin = Plugin(
             target="plugrl_models_policy.policy:build_mlp_policy",
             schema="plugrl_models_policy.config:MlpPolicyConfig",
             example="plugrl_models_policy.example:mlp_policy",
+            observations="plugrl_models_policy.example:states",
             summary="linear layers on the field states; Gaussian or discrete actions, in chunks; value head",
         ),
         ModelEntry(
@@ -24,6 +25,7 @@ plugin = Plugin(
             target="plugrl_models_policy.policy:build_cnn_policy",
             schema="plugrl_models_policy.config:CnnPolicyConfig",
             example="plugrl_models_policy.example:cnn_policy",
+            observations="plugrl_models_policy.example:pictures",
             summary="convolutions on camera images, with or without states; the same heads",
         ),
     ),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 60.0
 """Seconds that a check has unless it says otherwise; one that takes longer is ended with its process."""
 
-SUBJECTS = ("engine", "model", "env", "rollout")
+SUBJECTS = ("engine", "model", "policy", "env", "rollout")
 """Kinds of contributions that have a kit of their own, which is run like a level."""
 
 Body = Callable[["Context"], "str | None"]

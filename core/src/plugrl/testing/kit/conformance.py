@@ -13,6 +13,7 @@ from plugrl.errors import UserError, nearest, one_of
 from plugrl.platforms.capabilities import LEVELS
 from plugrl.plugins.ledger import Ledger, PluginRecord
 from plugrl.plugins.loader import load_plugins
+from plugrl.plugins.manifest import Plugin
 from plugrl.testing.fork_server import ForkServer
 from plugrl.testing.kit.process import Job
 from plugrl.testing.kit.results import CheckResult, Report
@@ -75,9 +76,16 @@ def _with_platform(record: PluginRecord, platform: str) -> Target:
         platform=platform,
         distribution=record.distribution or "",
         declared=declared_capabilities(platform) if platform else (),
-        kits=tuple(kit for name, kit in KITS.items() if manifest is not None and getattr(manifest, name)),
+        kits=() if manifest is None else _kits_of(manifest),
         settings=_settings_of(record),
     )
+
+
+def _kits_of(manifest: Plugin) -> tuple[str, ...]:
+    """Return the kits for what a manifest holds; models that act have one more."""
+    found = [kit for name, kit in KITS.items() if getattr(manifest, name)]
+    acting = any(entry.category == "embodied" for entry in manifest.models)
+    return tuple(part for kit in found for part in ((kit, "policy") if kit == "model" and acting else (kit,)))
 
 
 def _settings_of(record: PluginRecord) -> Settings:
