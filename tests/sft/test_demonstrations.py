@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,13 @@ from plugrl.data.lerobot import DatasetInfo
 from plugrl.errors import ConfigError, DataError
 from plugrl.runners.demos import RECORD_FILE, run_demos
 from plugrl.testing.ranks import RankPool
+from plugrl.workers.demonstrations import (
+    check_statistics,
+    demonstration_samples,
+    save_statistics,
+    with_statistics,
+    with_statistics_in_full,
+)
 
 from .conftest import free_port
 
@@ -82,6 +90,37 @@ def test_a_policy_is_cloned_by_the_same_file(folder: Path, ranks: RankPool) -> N
     policy = get_model({**config.model.model_dump(exclude_unset=True), "path": str(weights)})
     stored = json.loads((folder / "run-demos/dataset_statistics.json").read_text())["table"]["proprio"]["mean"]
     assert policy.states.state_mean.tolist() == pytest.approx(stored, abs=1e-5), "the scale of the data was not kept"
+    changed = json.loads((weights / "dataset_statistics.json").read_text())
+    changed["table"]["action"]["q99"][0] *= 2
+    (folder / "other.json").write_text(json.dumps(changed))
+    again = [*arguments, "trainer.resume=auto", "sft.total_steps=25", f"model.norm_stats={folder / 'other.json'}"]
+    (told,) = ranks.run(sft_ranks.train, free_port(), again, True, world=1, process_group=False, timeout_s=100)
+    assert "ConfigError: model.norm_stats: " in told["error"] and "action.q99[0] was" in told["error"], told
+    ranks.run(sft_ranks.train, free_port(), again[:-1], world=1, process_group=False, timeout_s=100)
+
+
+def test_a_policy_goes_on_only_with_the_statistics_that_it_learnt_with(folder: Path, tmp_path: Path) -> None:
+    config = load_config(folder / "run.yaml", task="sft")
+    data = demonstration_samples(config)
+    filled = with_statistics(config, data).model
+    weights = tmp_path / "checkpoint" / "pretrained_model"
+    weights.mkdir(parents=True)
+    values = with_statistics_in_full(config.model_dump(mode="json"), filled)
+    (weights / "train_config.json").write_text(json.dumps(values))
+    save_statistics(values, weights)
+    arguments = (weights.parent, weights.name, "train_config.json")
+    check_statistics(filled, *arguments)
+    stats = json.loads(json.dumps(filled.norm_stats))
+    stats["table"]["proprio"]["mean"][1] += 0.5
+    other = filled.model_copy(update={"norm_stats": stats})
+    told = r"model.norm_stats: .*proprio.mean\[1\] was .*dataset_statistics.json"
+    with pytest.raises(ConfigError, match=told) as error:
+        check_statistics(other, *arguments)
+    given = re.search(r"model.norm_stats=(\S+) model.unnorm_key=(\S+);", str(error.value))
+    assert given is not None, "the message gives the keys to go on with"
+    check_statistics(filled.model_copy(update={"norm_stats": given[1], "unnorm_key": given[2]}), *arguments)
+    (weights / "train_config.json").write_text(json.dumps(config.model_dump(mode="json")))
+    check_statistics(other, *arguments)  # a checkpoint that names none
 
 
 def test_what_cannot_be_collected_is_said_first(tmp_path: Path) -> None:

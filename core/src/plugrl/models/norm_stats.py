@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,32 @@ def statistics_of(norm_stats: str | Mapping[str, Any] | None, unnorm_key: str | 
         hint = f' Did you mean "{like}"?' if like else ""
         raise ConfigError(f'model.unnorm_key: no statistics of "{unnorm_key}".{hint} There are: {one_of(found)}.')
     return found[unnorm_key]
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return the first difference of two statistics of a data set that scales what a policy sees or does; empty: none.
+
+    How many frames and episodes they are of is no such difference.
+    """
+    for part in ("action", "proprio"):
+        old, new = dict(_numbers(part, before.get(part))), dict(_numbers(part, now.get(part)))
+        for name in {**old, **new}:
+            if name not in old or name not in new or not math.isclose(old[name], new[name], rel_tol=1e-6, abs_tol=1e-9):
+                return f"{name} was {_told(old.get(name))} and is {_told(new.get(name))}"
+    return ""
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Yield every number in nested statistics with its place."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _numbers(f"{name}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _numbers(f"{name}[{index}]", item)
+    elif isinstance(value, int | float):
+        yield name, float(value)
+
+
+def _told(value: float | None) -> str:
+    return "not given" if value is None else f"{value:.6g}"

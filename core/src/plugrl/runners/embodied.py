@@ -28,6 +28,7 @@ from plugrl.runtime.flow.residency import Residency
 from plugrl.tracking.redact import redact
 from plugrl.tracking.report_videos import VIDEOS
 from plugrl.tracking.tracker import Tracker
+from plugrl.workers.demonstrations import save_statistics, with_statistics_in_full
 from plugrl.workers.embodied.acting import slices_in_order
 from plugrl.workers.embodied.objective import EmbodiedObjective
 from plugrl.workers.embodied.trajectory import Trajectory
@@ -226,7 +227,9 @@ class EmbodiedRun:
         with self.store.write(number) as directory:
             with self.residency.using("actor"):
                 self.actor.save(directory, number, self._progress())
-            write_json(directory / PRETRAINED / TRAIN_CONFIG, redact(self.config.model_dump(mode="json")))
+            values = with_statistics_in_full(redact(self.config.model_dump(mode="json")), self.config.model)
+            write_json(directory / PRETRAINED / TRAIN_CONFIG, values)
+            save_statistics(values, directory / PRETRAINED)
             path = directory / STATE_FILE
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {"step": number, "embodied": True})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from plugrl.algorithms.embodied import check_embodied_options
 from plugrl.checkpoints import CheckpointStore
+from plugrl.checkpoints.layout import PRETRAINED
 from plugrl.config.embodied_checks import Task, loss_type_of
 from plugrl.config.schema import RunConfig
 from plugrl.engines import EngineRegistry
@@ -19,6 +20,7 @@ from plugrl.platforms import get_platform
 from plugrl.platforms.visible import visible_count
 from plugrl.plugins import hooks, load_plugins
 from plugrl.runners.components import check_sharing, placement
+from plugrl.runners.config_path import TRAIN_CONFIG
 from plugrl.runners.embodied import EmbodiedRun, embodied_step
 from plugrl.runners.embodied_components import MEASURING, TRAINING, check_placed, launch_embodied
 from plugrl.runners.embodied_eval import EmbodiedValidation, evaluate
@@ -31,6 +33,7 @@ from plugrl.tracking import RunDirectory, write_curves, write_report
 from plugrl.tracking.lock import FolderLock
 from plugrl.tracking.report_videos import VIDEOS
 from plugrl.tracking.tracker import check_loggers
+from plugrl.workers.demonstrations import check_statistics
 from plugrl.workers.training import engine_type_of
 
 logger = logging.getLogger(__name__)
@@ -109,6 +112,7 @@ def check_embodied_inputs(config: RunConfig) -> tuple[RunDirectory, CheckpointSt
     resume_from = store.resolve(trainer.resume)
     if resume_from is not None:
         embodied_step(resume_from)
+        check_statistics(config.model, resume_from, PRETRAINED, TRAIN_CONFIG)
     return run_dir, store, resume_from
 
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from plugrl.config.schema import EmbodiedModelConfig, RunConfig
+from plugrl.config.schema import EmbodiedModelConfig, ModelConfig, RunConfig
 from plugrl.data.lerobot import FrameSamples
 from plugrl.data.lerobot.statistics import STATISTICS_FILE, norm_stats
 from plugrl.data.observations import ACTION, STATE, observation
 from plugrl.data.registry import load_source
 from plugrl.data.samples import Samples, SampleSplits
 from plugrl.errors import ConfigError, UnsupportedCapability
+from plugrl.models.norm_stats import difference, read_norm_stats, statistics_of
 
 if TYPE_CHECKING:
     from plugrl.models.base import BasePolicy
@@ -114,6 +115,50 @@ def with_statistics(config: RunConfig, splits: SampleSplits) -> RunConfig:
         action_mask(samples.info.root, key),
     )
     return config.model_copy(update={"model": model.model_copy(update={"norm_stats": {key: found}, "unnorm_key": key})})
+
+
+def with_statistics_in_full(values: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
+    """Return the values of a configuration in which the statistics that the policy scales by stand themselves.
+
+    So a checkpoint says what it learnt with, whatever becomes of a file that was named or of the demonstrations.
+    """
+    given = read_norm_stats(getattr(model, "norm_stats", None))
+    if not given:
+        return dict(values)
+    key = getattr(model, "unnorm_key", None)
+    return {**values, "model": {**values["model"], "norm_stats": given, "unnorm_key": key}}
+
+
+def check_statistics(model: ModelConfig, checkpoint: Path, folder: str, train_config: str) -> None:
+    """Compare the statistics that a policy scales by with those that a checkpoint learnt with.
+
+    ``checkpoint / folder / train_config`` is the configuration that it was written with; one that names no statistics
+    is not compared. Raises ConfigError naming the first difference, and how to go on with those of the checkpoint.
+    """
+    path = checkpoint / folder / train_config
+    if not hasattr(model, "norm_stats") or not path.is_file():
+        return
+    stored = json.loads(path.read_text(encoding="utf-8")).get("model", {})
+    if not isinstance(stored.get("norm_stats"), dict):
+        return
+    before = statistics_of(stored["norm_stats"], stored.get("unnorm_key"))
+    now = statistics_of(model.norm_stats, getattr(model, "unnorm_key", None))
+    changed = difference(before or {}, now or {})
+    if changed:
+        raise ConfigError(
+            f"model.norm_stats: the statistics that the policy would scale by are not those that {checkpoint} learnt "
+            f"with: {changed}. They come from the demonstrations where they are not given. To go on as the checkpoint "
+            f"learnt, give model.norm_stats={checkpoint / folder / STATISTICS_FILE} "
+            f"model.unnorm_key={stored.get('unnorm_key') or next(iter(stored['norm_stats']))}; to learn anew with "
+            f"the others, take its weights as model.path and another trainer.default_local_dir."
+        )
+
+
+def save_statistics(values: Mapping[str, Any], folder: Path) -> None:
+    """Write the statistics of a configuration beside the weights, where the policy has not done so itself."""
+    given = values.get("model", {}).get("norm_stats")
+    if isinstance(given, dict) and not (folder / STATISTICS_FILE).exists():
+        (folder / STATISTICS_FILE).write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")
 
 
 def dataset_name(root: Path) -> str:

@@ -22,7 +22,14 @@ from plugrl.engines.base import BatchOptions
 from plugrl.errors import ConfigError
 from plugrl.metric import Metric
 from plugrl.models.base import BasePolicy
-from plugrl.workers.demonstrations import DemonstrationInputs, acts_in_environments, with_statistics
+from plugrl.workers.demonstrations import (
+    DemonstrationInputs,
+    acts_in_environments,
+    check_statistics,
+    save_statistics,
+    with_statistics,
+    with_statistics_in_full,
+)
 from plugrl.workers.objectives import SupervisedObjective
 from plugrl.workers.processing import Processing
 from plugrl.workers.reduction import MetricReducer
@@ -139,19 +146,23 @@ class SupervisedWorker(TrainingWorker):
         ``progress`` is what ``training_step.json`` holds beside what the engine knows.
         """
         self.engine.save_checkpoint(directory, global_step=step, progress=dict(progress))
+        values = with_statistics_in_full(train_config, self.spec.model)
         if self.engine.get_data_parallel_rank() == 0:
             for name in (WEIGHTS, AVERAGED_WEIGHTS):
                 folder = Path(directory) / name
                 if name == WEIGHTS or folder.is_dir():
                     folder.mkdir(parents=True, exist_ok=True)
-                    write_json(folder / TRAIN_CONFIG, dict(train_config))
+                    write_json(folder / TRAIN_CONFIG, values)
+                    save_statistics(values, folder)
                     self._processing.save(folder)
 
     def restore(self, directory: str, progress: Mapping[str, Any]) -> None:
         """Go on from what :meth:`write` wrote. The random state comes last. Collective.
 
-        ``progress`` holds the settings of this run, to be compared with those of the checkpoint's.
+        ``progress`` holds the settings of this run, to be compared with those of the checkpoint's. Raises ConfigError
+        where the policy would scale by other statistics than the checkpoint's.
         """
+        check_statistics(self.spec.model, Path(directory), WEIGHTS, TRAIN_CONFIG)
         self._processing = self._processing.restored(Path(directory) / WEIGHTS)
         self.engine.load_checkpoint(directory, progress=dict(progress))
 
