@@ -1,12 +1,17 @@
-"""The measured outcomes of faults as a table, and as JSON where PLUGRL_FAULTS names a file."""
+"""The measured outcomes of faults as a table, and as JSON where PLUGRL_FAULTS names a file.
+
+`python tests/faults/table.py FILE` prints what several runs of the tests have written as the table of docs/faults.md.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from trial import PHASES, Cell, Outcome
 
@@ -36,3 +41,29 @@ def record(outcomes: Mapping[Cell, Outcome]) -> None:
         for cell, one in outcomes.items()
     ]
     path.write_text(json.dumps([*known, *cells], indent=1) + "\n")
+
+
+def markdown(cells: Sequence[Mapping[str, Any]]) -> str:
+    """Return a row for each component and fault: what it ends with and the seconds, phase by phase.
+
+    The last measurement of a cell counts. Seconds of a phase that ends with something else than the row says so.
+    """
+    known = {(cell["component"], cell["fault"], cell["phase"]): cell for cell in cells}
+    lines = [
+        "| component | fault | ends with | " + " | ".join(PHASES) + " |",
+        "|---|---|---|" + "---|" * len(PHASES),
+    ]
+    for component, fault in dict.fromkeys((one, two) for one, two, _ in known):
+        row = [known.get((component, fault, phase)) for phase in PHASES]
+        errors = [cell["error"] or "goes on" for cell in row if cell is not None]
+        usual = max(dict.fromkeys(errors), key=errors.count)
+        texts = []
+        for cell in row:
+            other = "" if cell is None or (cell["error"] or "goes on") == usual else f" {cell['error'] or 'goes on'}"
+            texts.append("" if cell is None else f"{cell['seconds']:.1f}{other}")
+        lines.append(f"| {component} | {fault} | {usual} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown(json.loads(Path(sys.argv[1]).read_text())))

@@ -174,8 +174,11 @@ class EnvContractError(PlugRLError):
     """An environment broke a rule of its contract; the message names the rule."""
 
 
-class SimulatorFailed(PlugRLError):
-    """A simulator process failed again and again; the message says how, ``causes`` what happened each time."""
+class SimulatorFailed(UserError):
+    """A simulator process failed again and again; the message says how, ``causes`` what happened each time.
+
+    The cause is in the simulator or its settings, so the message stands alone, without the path through PlugRL.
+    """
 
     def __init__(self, message: str, *, causes: tuple[str, ...] = ()) -> None:
         super().__init__(message)

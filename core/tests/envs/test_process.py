@@ -19,6 +19,7 @@ from plugrl.envs import EnvParams  # noqa: E402
 from plugrl.envs.episodes import next_seed  # noqa: E402
 from plugrl.envs.process import ProcessEnv  # noqa: E402
 from plugrl.envs.process.env import shares  # noqa: E402
+from plugrl.envs.process.group import told  # noqa: E402
 from plugrl.errors import PlugRLError, SimulatorFailed, UserError  # noqa: E402
 from plugrl.testing.corridor import EXIT, HANG, KILL, RAISE, STOP, Corridor, FaultyCorridor, corridor  # noqa: E402
 
@@ -135,10 +136,18 @@ def test_a_simulator_that_raises_hangs_or_exits_stops_the_run_after_failures_in_
     assert "raised ArithmeticError: the joint is unstable" in raised and "in _raise" in raised
     assert "did not answer within 2.5 s" in hung and "a chunk of 1 actions" in hung and "in _hang" in hung
     assert "exit code 3" in left and "the simulator gives up" in left
+    assert all(text in str(failed.value) for text in failed.value.causes), "all different, so all are shown"
+    assert "in serve" not in raised and "RuntimeWarning" not in left, "nothing of our own"
     assert gone(pid)
     with pytest.raises(PlugRLError, match="closed"):
         env.chunk_step(calm)
     env.close()
+
+
+def test_failures_that_are_alike_are_told_in_a_line_each() -> None:
+    assert told(["A (pid 1) raised\nthere", "A (pid 2) raised\nthere", "A (pid 3) ended"]) == (
+        "1. A (pid 1) raised\n2. A (pid 2) raised\nthere\n3. A (pid 3) ended"
+    )
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ from plugrl.errors import EnvContractError, UserError, one_line
 
 BOOK_FIELDS = ("running", "lengths", "returns", "success_once", "success_at_end")
 """The state of the running episodes as it is shared after each chunk."""
+_OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def main(arguments: list[str]) -> None:
@@ -93,10 +94,18 @@ def serve(wire: Wire, memory: SharedArrays) -> None:
         except (UserError, EnvContractError) as error:
             answer = Refused(type(error).__name__, str(error))
         except Exception as error:  # The border to foreign code: the parent decides what becomes of it.
-            answer = Raised(one_line(error), traceback.format_exc())
+            answer = Raised(one_line(error), _traceback(error))
         wire.send(answer, None)
     if env is not None:
         env.close()
+
+
+def _traceback(error: Exception) -> str:
+    """Return the traceback without the calls that lead to the simulator, unless it has no others."""
+    first = error.__traceback__
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(_OWN_CODE):
+        first = first.tb_next
+    return "".join(traceback.format_exception(type(error), error, first or error.__traceback__))
 
 
 def build(message: Hello) -> EpisodicEnv:
@@ -162,7 +171,3 @@ def _put(views: dict[str, Any], name: str, value: Any) -> None:
             f"{name} was {view.dtype}{list(view.shape)} at the reset and is {value.dtype}{list(value.shape)} now."
         )
     view[...] = value
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

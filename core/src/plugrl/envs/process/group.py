@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,9 +79,9 @@ class SceneGroup:
             self._simulators.remove(self._simulator)
             self._simulator = None
         if len(self._failures) >= self._params.max_failures:
-            told = "\n\n".join(f"{number}. {text}" for number, text in enumerate(self._failures, 1))
             raise SimulatorFailed(
-                f"{self._name} failed {len(self._failures)} times in a row, so the environment is closed:\n{told}",
+                f"{self._name} failed {len(self._failures)} times in a row, so the environment is closed:\n"
+                + told(self._failures),
                 causes=tuple(self._failures),
             ) from error
 
@@ -264,3 +264,14 @@ class SceneGroup:
         for name in self._obs:
             found[name] = texts[name] if name in texts else views[f"{prefix}/{name}"].copy()
         return found
+
+
+def told(failures: Sequence[str]) -> str:
+    """Return the failures one by one, each with its details below unless a later one has the same."""
+    heads, details = zip(*(text.partition("\n")[::2] for text in failures), strict=True)
+    lines = []
+    for number, (head, detail) in enumerate(zip(heads, details, strict=True)):
+        lines.append(f"{number + 1}. {head}")
+        if detail and detail not in details[number + 1 :]:
+            lines.append(detail)
+    return "\n".join(lines)

@@ -26,6 +26,7 @@ _LOG_LIMIT = 16 * 2**20
 _CLOSE_S = 5.0
 _KILL_S = 20.0
 _STACKS_S = 0.3
+_PROGRAM = "import sys; from plugrl.envs.process.child import main; main(sys.argv[1:])"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -56,7 +57,7 @@ class Simulator:
         self._wire = Wire(ours, self.is_alive)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "plugrl.envs.process.child", *map(str, ends)],
+                [sys.executable, "-c", _PROGRAM, *map(str, ends)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
