@@ -5,7 +5,8 @@ decoder. Before each transfer the trainer does an AdamW step on fp32 masters at 
 bf16 weights are cast, as in mixed precision: this is not timed. A transfer is timed at the sender, from the call until
 every receiver has loaded the weights into its model and said so. The gloo broadcast writes straight into the receivers'
 parameters, tensor by tensor, and ends with a barrier. All ways take turns in one run, in the same processes; figures
-are medians, ratios are of medians. Digests prove that every receiver has the sender's bits.
+are medians, ratios are of medians; the first transfers, which allocate memory, stand beside them. Digests prove that
+every receiver has the sender's bits.
 
     python benchmarks/weight_sync.py [--megabytes 500] [--receivers 1] [--turns 5] [--json FILE]
 
@@ -37,15 +38,18 @@ KINDS = ("handle", "patch", "bucket")
 LEARNING_RATE = 1e-6
 HIDDEN, INNER = 2048, 5632
 FASTER, SMALLER = 5.0, 0.1
+WARM_UP = 2
+"""Turns that do not count: two images alternate."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Medians of one way: seconds, and the share of the model's bytes that travelled."""
+    """Medians of one way: seconds, and the share of the model's bytes that travelled; first: of the warm-up turns."""
 
     way: str
     seconds: float
     fastest: float
+    first: tuple[float, ...]
     share_of_bytes: float
 
 
@@ -130,7 +134,7 @@ def receive(rank: int, folder: str, receivers: int, megabytes: int, turns: int) 
         for name, tensor in received.tensors:
             model[name].data = tensor
 
-    for turn in range(turns + 2):
+    for turn in range(turns + WARM_UP):
         for kind in KINDS:
             dist.barrier()
             ends[kind].apply(turn, lambda received, version, kind=kind: load(kind, received))
@@ -180,7 +184,7 @@ def measure(folder: str, receivers: int, megabytes: int, turns: int) -> list[Row
         broadcast(state)
         return 1.0
 
-    for turn in range(turns + 2):
+    for turn in range(turns + WARM_UP):
         trainer.step()
         for kind in KINDS:
             timed(kind, lambda kind=kind, turn=turn: sync(kind, turn))
@@ -189,8 +193,9 @@ def measure(folder: str, receivers: int, megabytes: int, turns: int) -> list[Row
         end.close()
     dist.destroy_process_group()
     return [
-        Row(way, statistics.median(seconds[way][2:]), min(seconds[way][2:]), statistics.median(shares[way][2:]))
-        for way in seconds
+        Row(way, statistics.median(taken[WARM_UP:]), min(taken[WARM_UP:]), tuple(taken[:WARM_UP]),
+            statistics.median(shares[way][WARM_UP:]))
+        for way, taken in seconds.items()
     ]
 
 
@@ -217,10 +222,12 @@ def main() -> None:
     by_way = {row.way: row for row in rows}
     gloo = by_way["gloo broadcast"].seconds
     print(f"{given.megabytes} MiB of bf16 weights to {given.receivers} receivers, median of {given.turns}")
-    print(f"{'way':16}{'seconds':>10}{'fastest':>10}{'of the bytes':>14}{'against gloo':>14}")
+    print(f"{'way':16}{'seconds':>10}{'fastest':>10}{'first two':>14}{'of the bytes':>14}{'against gloo':>14}")
     for row in rows:
         ratio = gloo / row.seconds
-        print(f"{row.way:16}{row.seconds:10.3f}{row.fastest:10.3f}{row.share_of_bytes:14.1%}{ratio:13.1f}x")
+        first = " ".join(f"{seconds:.2f}" for seconds in row.first)
+        times = f"{row.seconds:10.3f}{row.fastest:10.3f}{first:>14}"
+        print(f"{row.way:16}{times}{row.share_of_bytes:14.1%}{ratio:13.1f}x")
     if given.json:
         given.json.write_text(json.dumps({"rows": [asdict(row) for row in rows], **vars(given), "json": None}))
     slow, large = gloo / by_way["handle"].seconds < FASTER, by_way["patch"].share_of_bytes >= SMALLER

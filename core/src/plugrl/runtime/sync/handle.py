@@ -2,7 +2,8 @@
 
 There is one copy on a node, whatever the number of receivers: a rollout on the host computes with the mapped memory
 itself (its parameters are frozen copies that nobody trains, so they may as well be views), one on a device copies from
-it. At least two images alternate. An image is never written while a receiver may still use it: each receiver says
+it. At least two images alternate, and both ends keep them mapped: what is left of a transfer is that copy, which
+several threads do, and a few messages. An image is never written while a receiver may still use it: each receiver says
 which ones it holds when a transfer begins, and one that has not been heard of holds what it held.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Collection
 
 from plugrl.errors import WeightSyncError
 from plugrl.runtime.sync.base import Received, ReceiverEnd, SenderEnd, SyncReport, WeightSyncer
+from plugrl.runtime.sync.copier import Copier
 from plugrl.runtime.sync.image import ImageReader, ImageWriter, Layout
 from plugrl.runtime.sync.lookout import Lookout
 from plugrl.runtime.sync.meeting import PeerClient, PeerServer
@@ -52,6 +54,7 @@ class HandleSender(SenderEnd):
         self._held: dict[int, set[int]] = {index: set() for index in route.local}
         self._next = 0
         self._known: dict[object, set[int]] = {}
+        self._copier = Copier()
 
     def _transfer(self, source: WeightSource, version: int) -> SyncReport:
         if source.specs is None:
@@ -101,7 +104,7 @@ class HandleSender(SenderEnd):
                 raise WeightSyncError(f"Tensor {name!r} was not announced as it is, or was sent twice.")
             if name in source.frozen and before >= 0:
                 continue
-            place.copy_(tensor.detach())
+            self._copier.copy(place, tensor.detach())
             copied, payload = copied + 1, payload + place.nbytes
         if missing:
             raise WeightSyncError(f"Tensors that were announced did not come: {', '.join(list(missing)[:5])}.")
@@ -128,6 +131,7 @@ class HandleSender(SenderEnd):
         for image in self._images.values():
             image.close()
         self._images = {}
+        self._copier.close()
 
 
 class HandleReceiver(ReceiverEnd):
@@ -145,6 +149,9 @@ class HandleReceiver(ReceiverEnd):
         announced = self._client.begin(version)
         self._keep(announced["images"])
         self._client.send({"kind": "ready", "held": self._held})
+        for number, reader in self._readers.items():
+            if number not in self._held:
+                reader.refresh()
         message = self._client.receive()
         number = message["number"]
         if message["new"]:

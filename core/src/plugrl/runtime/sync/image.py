@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from plugrl.errors import WeightSyncError
-from plugrl.runtime.sync.memory import anonymous_memory, map_private, map_shared
+from plugrl.runtime.sync.memory import PrivateMap, anonymous_memory, map_shared
 from plugrl.runtime.sync.source import TensorSpec
 
 _ALIGNMENT = 64
@@ -83,25 +83,41 @@ class ImageWriter:
 
 
 class ImageReader:
-    """A receiver's side of an image; takes over the descriptor."""
+    """A receiver's side of an image; takes over the descriptor.
+
+    The image stays mapped from version to version: to map it anew costs more than the messages of a transfer, and the
+    page faults of the first use as much as a copy.
+    """
 
     def __init__(self, descriptor: int, layout: Layout) -> None:
         self.layout = layout
         self._descriptor = descriptor
+        self._map: PrivateMap | None = None
+
+    def refresh(self) -> None:
+        """Forget what this process has written to the image: a slip of one version must not outlast it.
+
+        For an image that no model refers to, while the sender is still writing.
+        """
+        if self._map is not None and not self._map.forget_writes():
+            self._map = None
 
     def tensors(self, version: int) -> dict[str, torch.Tensor]:
-        """Map the image anew and return its tensors: what was written to an earlier mapping must not outlast it.
+        """Return the tensors of a refreshed image.
 
         Raises WeightSyncError unless the image is sealed as ``version`` and laid out as was said.
         """
-        memory = map_private(self._descriptor, self.layout.size)
+        if self._map is None:
+            self._map = PrivateMap(self._descriptor, self.layout.size)
+        memory = self._map.memory
         found = _words(memory).tolist()
         if found != [_MAGIC, _SEALED, version, self.layout.checksum]:
             raise WeightSyncError(f"The image of the weights is not one of version {version}: its seal is {found}.")
         return dict(self.layout.views(memory))
 
     def close(self) -> None:
-        """Close the descriptor; what is mapped stays."""
+        """Close the descriptor; what is mapped stays as long as a tensor refers to it."""
+        self._map = None
         os.close(self._descriptor)
 
 
