@@ -42,6 +42,19 @@ def test_sub_pixel_moves_show() -> None:
     assert (main_camera(config).images(scenes) != before).any()
 
 
+def test_a_main_camera_above_the_hand_sees_the_whole_table_and_moves_with_the_hand() -> None:
+    scenes, config = scene(50, image_size=64, main_camera="hand", shapes=("cube", "ball"), holdout=())
+    images = main_camera(config).images(scenes).astype(int)
+    for item in range(3):
+        colour = RGB[scenes.colour[:, item]]
+        weight = (np.abs(images - colour[:, None, None]).max(-1) < 25).astype(float)
+        middle = (np.arange(64) + 0.5) / 16 - 2
+        x = (weight.sum(1) * middle).sum(1) / weight.sum((1, 2))
+        y = (weight.sum(2) * -middle).sum(1) / weight.sum((1, 2))
+        relative = scenes.objects[:, item] - scenes.hand[:, :2]
+        assert np.quantile(np.hypot(x - relative[:, 0], y - relative[:, 1]), 0.98) < 4 / 64
+
+
 def test_shapes_differ_at_28_pixels() -> None:
     scenes, config = scene(len(SHAPES), image_size=28, distractors=0)
     scenes.objects[:] = 0.0
