@@ -133,23 +133,24 @@ class _Run:
         self._repeats = case.items // chunk - 1
         self._total = case.devices
         self._tables = tables
-        self._devices = [table.devices for table in tables]
-        self._least_time = [table.least_time for table in tables]
+        self._time_of = [(table.devices, table.time, table.least_time) for table in tables]
+        self._rest_of = [(t.least_onload, t.least_offload, t.least_held, t.least_need) for t in tables]
         self._tracks_memory = any(max(table.held) > slack.held or max(table.need) > slack.need for table in tables)
         self._stage_of = [next(s for s, stage in enumerate(shape.stages) if stage >> i & 1) for i in members(group)]
 
     def start(self, heap: list[tuple[Any, ...]]) -> None:
         """Push the box of everything."""
-        self._push(heap, [0] * len(self._tables), [len(devices) - 1 for devices in self._devices])
+        self._push(heap, [0] * len(self._tables), [len(table.devices) - 1 for table in self._tables])
 
     def cut(self, heap: list[tuple[Any, ...]], low: list[int], high: list[int]) -> None:
         """Push both halves of a box, cut where the times of a stage differ most."""
-        widest, chosen = (-1, -1), 0
-        for stage, (a, b) in enumerate(zip(low, high, strict=True)):
+        widest, most, chosen = -1, -1, 0
+        for stage, (_, time, least) in enumerate(self._time_of):
+            a, b = low[stage], high[stage]
             if a < b:
-                spread = (self._tables[stage].time[a] - self._least_time[stage][b], b - a)
-                if spread > widest:
-                    widest, chosen = spread, stage
+                spread = time[a] - least[b]
+                if spread > widest or (spread == widest and b - a > most):
+                    widest, most, chosen = spread, b - a, stage
         lower, upper = high.copy(), low.copy()
         lower[chosen] = (low[chosen] + high[chosen]) // 2
         upper[chosen] = lower[chosen] + 1
@@ -176,27 +177,31 @@ class _Run:
 
     def _push(self, heap: list[tuple[Any, ...]], low: list[int], high: list[int]) -> None:
         """Push a box, narrowed to what leaves each stage its fewest devices; nothing if it is empty."""
-        fewest = [devices[row] for devices, row in zip(self._devices, low, strict=True)]
-        used = sum(fewest)
-        free = self._total - used
+        free = self._total
+        for (devices, _, _), row in zip(self._time_of, low, strict=True):
+            free -= devices[row]
         if free < 0:
             return
-        narrowed = []
-        for devices, row, n in zip(self._devices, high, fewest, strict=True):
-            narrowed.append(row if devices[row] <= n + free else bisect_right(devices, n + free) - 1)
+        narrowed, times = [], []
+        for (devices, _, least), first, last in zip(self._time_of, low, high, strict=True):
+            most = devices[first] + free
+            if devices[last] > most:
+                last = bisect_right(devices, most, first, last) - 1
+            narrowed.append(last)
+            times.append(least[last])
+        used = self._total - free
         if narrowed == low:
             choice = self.choice(low)
             key = (choice.time, self._swaps, used, 1, choice.places)
             heappush(heap, (*key, self, low, low, choice.held, choice.need))
             return
-        time = self._time([column[row] for column, row in zip(self._least_time, narrowed, strict=True)])
-        held, need = 0, 0
+        time = self._time(times)
+        onload, offload, held, need = 0, 0, 0, 0
         if self._swaps or self._tracks_memory:
-            bounds = list(zip(self._tables, narrowed, strict=True))
-            time += max(table.least_onload[row] for table, row in bounds)
-            time += max(table.least_offload[row] for table, row in bounds)
-            held = max(table.least_held[row] for table, row in bounds)
-            need = max(table.least_need[row] for table, row in bounds)
+            for (onloads, offloads, helds, needs), row in zip(self._rest_of, narrowed, strict=True):
+                onload, offload = max(onload, onloads[row]), max(offload, offloads[row])
+                held, need = max(held, helds[row]), max(need, needs[row])
+        time += onload + offload
         heappush(heap, (time, self._swaps, used, 0, next(self._serial), self, low, narrowed, held, need))
 
     def _time(self, times: Sequence[int]) -> int:

@@ -96,8 +96,12 @@ class Reader:
 
     def table(self, value: Any, path: str) -> dict[int, dict[int, int]]:
         """Return a table of rows by a positive whole number."""
+        given = self.mapping(value, path)
+        plain = _plain_table(given)
+        if plain is not None:
+            return plain
         rows = {}
-        for key, row in self.mapping(value, path).items():
+        for key, row in given.items():
             number = self._key(key, path)
             if number in rows:
                 self.problem(f"{path}.{key}", f"{number} stands there twice.")
@@ -126,6 +130,35 @@ class Reader:
 _FIELDS = {"devices", "items", "chunks", "capacity_mib", "components", "edges", "name", "time_us", "resident_mib",
            "work_mib", "onload_us", "offload_us", "rounds", "slices", "env", "policy", "phases", "chunk", "stages",
            "swapped", "id", "kind", "expected", "evaluations", "loops", "mode"}  # fmt: skip
+
+
+def _plain_table(given: Mapping[Any, Any]) -> dict[int, dict[int, int]] | None:
+    """Read a table without a fault at once; None for one that has to be looked at row by row.
+
+    Most rows of a table have the same keys, which are then read once.
+    """
+    names: tuple[Any, ...] = ()
+    numbers: list[int] = []
+    every: list[Any] = []
+    rows: dict[int, dict[int, int]] = {}
+    try:
+        for number, row in zip(_plain_keys(tuple(given)), given.values(), strict=True):
+            if (found := tuple(row)) != names:
+                names, numbers = found, _plain_keys(found)
+            values = row.values()
+            every += values
+            rows[number] = dict(zip(numbers, values, strict=True))
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return rows if set(map(type, every)) <= {int} and min(every, default=0) >= 0 else None
+
+
+def _plain_keys(names: tuple[Any, ...]) -> list[int]:
+    """Return different positive whole numbers. Raises ValueError."""
+    numbers = list(map(int, names))
+    if not set(map(type, names)) <= {str, int} or len(set(numbers)) < len(numbers) or min(numbers, default=1) < 1:
+        raise ValueError(names)
+    return numbers
 
 
 def _all_natural(row: Mapping[int, Any]) -> bool:

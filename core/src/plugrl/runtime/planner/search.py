@@ -75,6 +75,7 @@ class _Search:
         self._choices: dict[int, list[PhaseChoice]] = {}
 
     def best(self) -> dict[Mode, _Label | None]:
+        one_phase = self._one_phase()
         plain: dict[int, list[_Label]] = {0: [_Label((0, 0, 0, 0, ((),) * len(self._case.components)), 0, 0)]}
         piped: dict[int, list[_Label]] = {0: []}
         for group in self._sets[1:]:
@@ -90,15 +91,13 @@ class _Search:
                 else:
                     piped_next += self._extended(plain[before] + piped[before], choices, rest)
             if group == self._whole:
-                one_phase = self._one_phase()
                 plain_next += one_phase["temporal"]
                 piped_next += one_phase["hybrid"]
             plain[group] = self._kept(plain_next, group)
             piped[group] = self._kept(piped_next, group)
-        spatial = self._one_phase()["spatial"]
         return {
             "temporal": _first(plain[self._whole]),
-            "spatial": _first(spatial),
+            "spatial": _first(one_phase["spatial"]),
             "hybrid": _first(piped[self._whole]),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate, islice
@@ -45,6 +46,7 @@ class Tables:
     def __init__(self, case: Case) -> None:
         self.case = case
         self._tables: dict[tuple[int, int, int], StageTable | None] = {}
+        self._bases: dict[tuple[int, int], _Base] = {}
         self._profiles: dict[tuple[int, int], _Profile] = {}
         self.most_resident = [max(component.resident_mib.values(), default=0) for component in case.components]
         self.most_work = [
@@ -66,30 +68,31 @@ class Tables:
         return self._tables[key]
 
     def _make(self, stage: int, chunk: int, swapped: int) -> StageTable | None:
-        profiles = [self._profile(i, chunk) for i in members(stage)]
-        devices = profiles[0].devices
-        if any(profile.devices != devices for profile in profiles):
-            devices = device_choices(self.case, stage, chunk)
-        profiles = [profile.at(devices) for profile in profiles]
-        out = [profile for i, profile in zip(members(stage), profiles, strict=True) if swapped >> i & 1]
-        resident = _total([profile.resident for profile in profiles], devices)
-        work = list(map(max, *works)) if len(works := [p.work for p in profiles]) > 1 else works[0]
-        columns = [
-            devices,
-            _total([profile.time for profile in profiles], devices),
-            _total([profile.onload for profile in out], devices),
-            _total([profile.offload for profile in out], devices),
-            list(map(sub, resident, _total([profile.resident for profile in out], devices))),
-            list(map(add, resident, work)),
-        ]
-        capacity = self.case.capacity_mib
-        if max(columns[-1], default=0) > capacity:
-            columns = _select(columns, [row for row, need in enumerate(columns[-1]) if need <= capacity])
-        if not columns[0]:
+        base = self._base(stage, chunk)
+        if not base.time:
             return None
-        devices, *values = _without_dominated(columns)
+        out = [profile for i, profile in zip(members(stage), base.profiles, strict=True) if swapped >> i & 1]
+        nothing = [0] * len(base.time)
+        columns = [
+            base.profiles[0].devices,
+            base.time,
+            _total([profile.onload for profile in out]) or nothing,
+            _total([profile.offload for profile in out]) or nothing,
+            list(map(sub, base.resident, _total([profile.resident for profile in out]))) if out else base.resident,
+            base.need,
+        ]
+        devices, *values = columns if base.time_falls else _without_dominated(columns)
         least = (column if _never_rises(column) else list(accumulate(column, min)) for column in values)
         return StageTable(devices, *values, *least)
+
+    def _base(self, stage: int, chunk: int) -> _Base:
+        if (stage, chunk) not in self._bases:
+            profiles = [self._profile(i, chunk) for i in members(stage)]
+            devices = profiles[0].devices
+            if any(profile.devices != devices for profile in profiles):
+                devices = device_choices(self.case, stage, chunk)
+            self._bases[stage, chunk] = _Base.of([p.at(devices) for p in profiles], self.case.capacity_mib)
+        return self._bases[stage, chunk]
 
     def _profile(self, i: int, chunk: int) -> _Profile:
         if (i, chunk) not in self._profiles:
@@ -127,8 +130,35 @@ class _Profile:
         if len(devices) == len(self.devices):
             return self
         row_of = {n: row for row, n in enumerate(self.devices)}
+        return self.rows([row_of[n] for n in devices])
+
+    def rows(self, rows: Sequence[int]) -> _Profile:
+        """Return some of the rows."""
         columns = [self.devices, self.time, self.onload, self.offload, self.resident, self.work]
-        return _Profile(*_select(columns, [row_of[n] for n in devices]))
+        return _Profile(*_select(columns, rows))
+
+
+@dataclass(frozen=True)
+class _Base:
+    """What the tables of a stage at one chunk have in common, whatever is swapped: the rows that fit the capacity."""
+
+    profiles: list[_Profile]
+    time: list[int]
+    resident: list[int]
+    need: list[int]
+    time_falls: bool
+
+    @classmethod
+    def of(cls, profiles: list[_Profile], capacity: int) -> _Base:
+        resident = _total([profile.resident for profile in profiles])
+        works = [profile.work for profile in profiles]
+        need = list(map(add, resident, map(max, *works) if len(works) > 1 else works[0]))
+        if max(need, default=0) > capacity:
+            rows = [row for row, needed in enumerate(need) if needed <= capacity]
+            profiles = [profile.rows(rows) for profile in profiles]
+            resident, need = _select([resident, need], rows)
+        time = _total([profile.time for profile in profiles])
+        return cls(profiles, time, resident, need, all(map(gt, time, islice(time, 1, None))))
 
 
 def device_choices(case: Case, stage: int, chunk: int) -> list[int]:
@@ -141,14 +171,14 @@ def device_choices(case: Case, stage: int, chunk: int) -> list[int]:
     )
 
 
-def _total(columns: list[list[int]], like: list[int]) -> list[int]:
-    """Add columns; zeros, as long as ``like``, where there are none."""
-    if not columns:
-        return [0] * len(like)
-    return reduce(lambda first, second: list(map(add, first, second)), columns)
+def _total(columns: list[list[int]]) -> list[int]:
+    """Add columns; the empty list where there are none."""
+    return reduce(lambda first, second: list(map(add, first, second)), columns) if columns else []
 
 
-def _select(columns: list[list[int]], rows: list[int]) -> list[list[int]]:
+def _select(columns: list[list[int]], rows: Sequence[int]) -> list[list[int]]:
+    if rows and rows[-1] - rows[0] == len(rows) - 1:  # All rows from one to another, as is usual.
+        return [column[rows[0] : rows[-1] + 1] for column in columns]
     return [[column[row] for row in rows] for column in columns]
 
 
@@ -158,9 +188,6 @@ def _never_rises(column: list[int]) -> bool:
 
 def _without_dominated(columns: list[list[int]]) -> list[list[int]]:
     """Leave out rows that are no better in anything than one of the last rows kept, which have fewer devices."""
-    time = columns[1]
-    if all(map(gt, time, islice(time, 1, None))):
-        return columns
     values = list(zip(*columns[1:], strict=True))
     if all(map(_never_rises, columns[1:])):
         changed = map(ne, values, islice(values, 1, None))
