@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from plugrl.metric import Metric
 from plugrl.rollouts.base import Completion, SamplingParams
 from plugrl.runtime.flow.residency import State
 from plugrl.runtime.group import WorkerGroup
-from plugrl.runtime.handle import wait_together
+from plugrl.runtime.handle import Handle, wait_together
 from plugrl.runtime.sync import SyncReport
 from plugrl.workers.dispatch import balanced_split, merge_rows, reduce_metrics, row_lengths, take
 from plugrl.workers.residence import DeviceMemory, merged_memory
@@ -202,12 +204,16 @@ class RolloutGroup:
     def describe_versions(self) -> str:
         """Say which rollout worker has weights of which version, as far as they answer within a few seconds."""
         found: dict[str, list[int]] = {}
+        asked: dict[int, Handle[list[Any]]] = {}
         for rank in range(self.group.size):
-            try:
-                version = self.group.execute("weight_version", ranks=[rank]).wait(_VERSIONS_TIMEOUT_S)[0]
-                state = f"version {version}"
-            except PlugRLError:
-                state = "no answer"
+            with suppress(PlugRLError):
+                asked[rank] = self.group.execute("weight_version", ranks=[rank])
+        deadline = time.monotonic() + _VERSIONS_TIMEOUT_S
+        for rank in range(self.group.size):
+            state = "no answer"
+            if rank in asked:
+                with suppress(PlugRLError):
+                    state = f"version {asked[rank].wait(max(deadline - time.monotonic(), 0.0))[0]}"
             found.setdefault(state, []).append(rank)
         parts = [f"{state} on rank {', '.join(map(str, ranks))}" for state, ranks in found.items()]
         return f"{self.group.name} has {'; '.join(parts)}."
