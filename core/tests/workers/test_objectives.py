@@ -13,6 +13,7 @@ from plugrl.algorithms.aggregation import MODES  # noqa: E402
 from plugrl.config.schema import ActorConfig, CriticConfig  # noqa: E402
 from plugrl.engines.base import LossContext  # noqa: E402
 from plugrl.metric import Metric  # noqa: E402
+from plugrl.workers.dispatch import DataPlace  # noqa: E402
 from plugrl.workers.groups import TrainingGroup  # noqa: E402
 from plugrl.workers.objectives import PolicyObjective, ValueObjective  # noqa: E402
 from plugrl.workers.training import TrainingWorker  # noqa: E402
@@ -66,14 +67,15 @@ def test_a_step_without_anything_to_learn_advances_the_schedule_all_the_same() -
 class Group:
     """A group whose two ranks answer what it is given."""
 
-    size, name = 2, "actor"
+    size, name, generation = 2, "actor", 1
 
     def __init__(self, *metrics: dict[str, Metric]) -> None:
         self.answers = [list(metrics)] * 2
 
     def execute(self, method: str, **_: Any) -> Any:
         """Return something to wait for."""
-        return SimpleNamespace(wait=lambda timeout: self.answers)
+        places = [DataPlace(rank, 2, answers=True) for rank in range(2)]
+        return SimpleNamespace(wait=lambda timeout: places if method == "data_place" else self.answers)
 
 
 def test_a_skipped_optimizer_step_is_said_aloud(caplog: pytest.LogCaptureFixture) -> None:

@@ -169,7 +169,7 @@ class RlVerbs:
             rows = experience.informative_rows()
             self._step.record({"training/informative_groups": len(rows) / len(experience)})
             batch = take(batch, rows)
-        count = min((item.stop - item.start) // actor.ppo_mini_batch_size, num_rows(batch) // self.actor.group.size)
+        count = min((item.stop - item.start) // actor.ppo_mini_batch_size, num_rows(batch) // self.actor.num_shares)
         # With all advantages 0 only the optimizer's momentum would act: then there is no optimizer step.
         mini_batches = _mini_batches(batch, count) * actor.ppo_epochs if count else []
         objective = PolicyObjective(config=actor, max_response_length=self.config.data.max_response_length)

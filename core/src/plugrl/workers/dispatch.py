@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from plugrl.engines.base import Batch
 from plugrl.metric import Metric
+
+
+@dataclass(frozen=True)
+class DataPlace:
+    """Which rows a rank sees: the part ``rank`` of ``size``. answers: whether it is the one of those that see the same
+    rows whose outputs and metrics count."""
+
+    rank: int
+    size: int
+    answers: bool
 
 
 def row_lengths(batch: Batch) -> Tensor:

@@ -22,7 +22,7 @@ from plugrl.runtime.flow.residency import State
 from plugrl.runtime.group import WorkerGroup
 from plugrl.runtime.handle import Handle, wait_together
 from plugrl.runtime.sync import SyncReport
-from plugrl.workers.dispatch import balanced_split, merge_rows, reduce_metrics, row_lengths, take
+from plugrl.workers.dispatch import DataPlace, balanced_split, merge_rows, reduce_metrics, row_lengths, take
 from plugrl.workers.residence import DeviceMemory, merged_memory
 from plugrl.workers.transport import PackedCompletions
 from plugrl.workers.weight_link import WeightLink, connect_weights
@@ -39,19 +39,39 @@ RankMetrics = list[dict[str, Metric]]
 
 
 class TrainingGroup:
-    """A data-parallel group of :class:`plugrl.workers.training.TrainingWorker`."""
+    """A group of :class:`plugrl.workers.training.TrainingWorker`.
+
+    Rows are shared out to as many parts as there are data-parallel ranks; ranks that share a model get the same part,
+    and one of them answers for it.
+    """
 
     def __init__(self, group: WorkerGroup, timeout: float) -> None:
         self.group = group
         self.timeout = timeout
+        self._places: tuple[tuple[str, int], list[DataPlace]] | None = None
+
+    def places(self) -> list[DataPlace]:
+        """Return which rows each rank sees; asked once of a launch."""
+        launch = (self.group.name, self.group.generation)
+        if self._places is None or self._places[0] != launch:
+            self._places = (launch, self.group.execute("data_place").wait(self.timeout))
+        return self._places[1]
+
+    @property
+    def num_shares(self) -> int:
+        """Ranks that see different rows."""
+        return self.places()[0].size
 
     def infer(self, batch: Batch, options: BatchOptions, *, adapter: bool = True) -> dict[str, torch.Tensor]:
         """Return the outputs of the policy for all rows, in their order; ``adapter=False`` leaves its adapter out."""
-        shares = balanced_split(row_lengths(batch), self.group.size)
+        places = self.places()
+        shares = balanced_split(row_lengths(batch), self.num_shares)
         per_rank: list[Arguments] = [
-            ((take(batch, share), options), {"adapter": adapter}) for share in shares
+            ((take(batch, shares[place.rank]), options), {"adapter": adapter}) for place in places
         ]
-        return merge_rows(shares, self.group.execute("infer", per_rank=per_rank).wait(self.timeout))
+        outputs = self.group.execute("infer", per_rank=per_rank).wait(self.timeout)
+        answers = [(shares[place.rank], output) for place, output in zip(places, outputs, strict=True) if place.answers]
+        return merge_rows(*zip(*answers, strict=True))
 
     def train(
         self, mini_batches: Sequence[Batch], loss_function: LossFunction, options: BatchOptions
@@ -68,15 +88,16 @@ class TrainingGroup:
         """
         shards = [[take(batch, share) for share in self._shares(batch)] for batch in mini_batches]
         per_rank: list[Arguments] = [
-            (([shard[rank] for shard in shards], loss_function, options), {"last": last})
-            for rank in range(self.group.size)
+            (([shard[place.rank] for shard in shards], loss_function, options), {"last": last})
+            for place in self.places()
         ]
         ranks: list[RankMetrics] = self.group.execute("train", per_rank=per_rank).wait(self.timeout)
         return ranks
 
     def metrics(self, parts: Sequence[list[RankMetrics]]) -> dict[str, float]:
         """Reduce what :meth:`train_some` measured in all parts of a trainer step."""
-        metrics = reduce_metrics([[one for part in parts for one in part[rank]] for rank in range(self.group.size)])
+        answering = [rank for rank, place in enumerate(self.places()) if place.answers]
+        metrics = reduce_metrics([[one for part in parts for one in part[rank]] for rank in answering])
         if not math.isfinite(metrics.get("grad_norm", 0.0)):
             logger.warning(
                 "%s: a gradient was not finite, its optimizer step was skipped (%d so far).",
@@ -85,7 +106,7 @@ class TrainingGroup:
         return metrics
 
     def _shares(self, batch: Batch) -> list[torch.Tensor]:
-        return balanced_split(row_lengths(batch), self.group.size)
+        return balanced_split(row_lengths(batch), self.num_shares)
 
     def reside(self, state: State) -> None:
         """Bring the component to its devices, see :class:`plugrl.runtime.flow.residency.Resident`."""

@@ -147,7 +147,7 @@ class SupervisedWorker(TrainingWorker):
         """
         self.engine.save_checkpoint(directory, global_step=step, progress=dict(progress))
         values = with_statistics_in_full(train_config, self.spec.model)
-        if self.engine.get_data_parallel_rank() == 0:
+        if self.engine.get_data_parallel_rank() == 0 and self.engine.is_mp_src_rank_with_outputs():
             for name in (WEIGHTS, AVERAGED_WEIGHTS):
                 folder = Path(directory) / name
                 if name == WEIGHTS or folder.is_dir():

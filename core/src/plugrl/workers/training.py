@@ -20,6 +20,7 @@ from plugrl.runtime.flow.residency import State
 from plugrl.runtime.seeding import seed_rank
 from plugrl.runtime.sync import SyncReport, WeightRoute
 from plugrl.workers.digests import weight_digests
+from plugrl.workers.dispatch import DataPlace
 from plugrl.workers.publishing import WeightDescription, WeightPublisher
 from plugrl.workers.residence import DeviceMemory, as_mib, device_memory, training_bytes, weight_bytes
 
@@ -66,6 +67,13 @@ class TrainingWorker(StateWorker):
         # What was built so far is alike on all ranks; dropout and noise are not to be.
         self._publisher = WeightPublisher(self.engine, self.context.rank)
         seed_rank(self.platform, self.spec.seed, self.engine.get_data_parallel_rank())
+
+    def data_place(self) -> DataPlace:
+        """Return which rows this rank is to be given."""
+        engine = self.engine
+        return DataPlace(
+            engine.get_data_parallel_rank(), engine.get_data_parallel_size(), engine.is_mp_src_rank_with_outputs()
+        )
 
     def infer(self, batch: Batch, options: BatchOptions, *, adapter: bool = True) -> dict[str, torch.Tensor]:
         """Return the policy's outputs for this rank's rows, on the CPU; without its adapter if asked. Collective."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plugrl.checkpoints.layout import SHARD_INDEX
 from plugrl.checkpoints.parts import Part, deliver, read_part
@@ -19,19 +19,18 @@ from plugrl_engine_fsdp.checkpoint.contents import FAULTS, setting
 from plugrl_engine_fsdp.checkpoint.output import Background, Output, Staging
 from plugrl_engine_fsdp.distributed import raise_together, rank, world_size
 
-if TYPE_CHECKING:
-    from plugrl_engine_fsdp.engine import DataParallelEngine
-
 
 class Saver:
     """Saves one engine.
 
     ``seconds``: what the parts of the latest save took on this rank, as far as training waited: ``gather``, ``copy`` to
     host memory or ``put`` into files (of which ``hash`` and ``write`` run side by side), ``sync``, ``index``.
+    ``collector``: what puts the engine's state into the output, for engines that have it in another form.
     """
 
-    def __init__(self, timeout_s: float = SAVE_TIMEOUT_S) -> None:
+    def __init__(self, timeout_s: float = SAVE_TIMEOUT_S, collector: Callable[[Any, Output], Any] = Collector) -> None:
         self.timeout_s = timeout_s
+        self._collector = collector
         self.seconds: dict[str, float] = {}
         self._staging = Staging()
         self._background: Background | None = None
@@ -43,7 +42,7 @@ class Saver:
             self._background = None
 
     def save(
-        self, engine: DataParallelEngine, folder: Path, step: int, progress: Mapping[str, Any] | None = None
+        self, engine: Any, folder: Path, step: int, progress: Mapping[str, Any] | None = None
     ) -> None:
         """Write ``folder``; with ``checkpoint.async_save`` tensors are copied here and written in the background.
 
@@ -60,7 +59,7 @@ class Saver:
             error = fault
         raise_together(error, doing)
         output = Output(folder, self._staging if later else None)
-        collector = Collector(engine, output)
+        collector = self._collector(engine, output)
         collector.collect(step, progress or {})
         self.seconds, guard = collector.seconds, collector.guard
         background: Background | None = None
