@@ -134,8 +134,8 @@ class EpisodeBook:
         """Return the seeds of the episodes that follow in the scenes ``indices``; before the first, the index."""
         return [next_seed(self.seeds[index]) if self.seeds[index] >= 0 else int(index) for index in indices]
 
-    def begin(self, indices: Sequence[int], seeds: Sequence[int], labels: Sequence[SceneLabel] | None = None) -> None:
-        """Note that new episodes with ``seeds``, counted by ``labels``, begin in the scenes ``indices``."""
+    def begin(self, indices: Sequence[int], seeds: Sequence[int]) -> None:
+        """Note that new episodes with ``seeds`` begin in the scenes ``indices``."""
         where = np.asarray(indices, dtype=np.int64)
         self.running[where] = True
         self.lengths[where] = 0
@@ -144,7 +144,10 @@ class EpisodeBook:
             state[where] = False
         for index, seed in zip(indices, seeds, strict=True):
             self.seeds[index] = int(seed)
-        for index, label in zip(indices, labels or [SceneLabel()] * len(indices), strict=True):
+
+    def label(self, indices: Sequence[int], labels: Sequence[SceneLabel]) -> None:
+        """Note by what the episodes in the scenes ``indices`` are counted; no labels leave them without."""
+        for index, label in zip(indices, labels, strict=bool(labels)):
             self.labels[index] = label
 
     def steps_left(self) -> NDArray[np.int64]:
@@ -164,6 +167,16 @@ class EpisodeBook:
         by_task = terminated.any(axis=1)
         self.terminated |= by_task
         self.running &= ~(by_task | truncated.any(axis=1))
+
+    def advance_one(self, rewards: NDArray[np.float32], executed: NDArray[np.bool_], terminated: NDArray[np.bool_],
+                    truncated: NDArray[np.bool_], solved: NDArray[np.bool_]) -> None:  # fmt: skip
+        """Note one step, each [N], as :meth:`advance` does a chunk of one."""
+        self.lengths += executed
+        self.returns += rewards
+        self.success_once |= solved
+        np.copyto(self.success_at_end, solved, where=executed)
+        self.terminated |= terminated
+        self.running &= ~(terminated | truncated)
 
     def record(self, index: int) -> EpisodeRecord:
         """Return the record of the episode in scene ``index`` as it stands."""

@@ -37,13 +37,14 @@ class GymnasiumScenes(EpisodicEnv):
 
     def advance_scenes(self, actions: NDArray[np.float32], active: NDArray[np.bool_]) -> SceneOutcome:
         """Step the active scenes."""
-        count, key, latest = len(active), self._options.success_key, self._latest
+        count, key, latest, envs = len(active), self._options.success_key, self._latest, self._envs
         rewards, ends, cuts, solved = [0.0] * count, [False] * count, [False] * count, [False] * count
         chosen = self._actions.actions(actions)
         for index, moves in enumerate(active.tolist()):
             if moves:
-                latest[index], rewards[index], ends[index], cuts[index], info = self._envs[index].step(chosen[index])
-                solved[index] = is_solved(info, key)
+                latest[index], rewards[index], ends[index], cuts[index], info = envs[index].step(chosen[index])
+                if info or key is not None:
+                    solved[index] = is_solved(info, key)
         success = np.array(solved, dtype=np.bool_)
         earned = np.array(rewards, dtype=np.float64)
         if self._options.success_return is not None:

@@ -42,6 +42,7 @@ class SceneGroup:
         self._obs: dict[str, Any] = {}
         self._wanted: dict[int, int] = {}
         self._actions: NDArray[np.float32] | None = None
+        self._laid_out: tuple[int, ...] = ()
         self._picture = np.zeros(_BLACK, dtype=np.uint8)
         self._book: dict[str, NDArray[Any]] = {
             name: np.zeros(self.size, dtype=kind) for name, kind in _BOOK_TYPES.items()
@@ -147,12 +148,13 @@ class SceneGroup:
         try:
             self._check()
             simulator = self._running()
-            layout = self._layout(actions.shape)
-            known = simulator.memory.layout == layout
-            if not known:
+            known = simulator.memory.layout is not None and self._laid_out == actions.shape
+            layout = None if known else self._layout(actions.shape)  # only a reset can change what is observed
+            if layout is not None:
                 simulator.memory.use(layout)
+                self._laid_out = actions.shape
             simulator.memory.views["actions"][...] = actions
-            simulator.send(Chunk(None if known else layout), f"to carry out a chunk of {actions.shape[1]} actions")
+            simulator.send(Chunk(layout), f"to carry out a chunk of {actions.shape[1]} actions")
         except SimulatorLost as error:
             self._lost = error
 
