@@ -32,6 +32,9 @@ class FailingParams(EnvParams):
     orders: str
     """Folder; a file `kill`, `hang` or `raise` in it is carried out once, `always_raise` until it is gone."""
 
+    patience: int = 0
+    """Actions that every running episode must have before anything but `always_raise` is carried out."""
+
 
 class FailingTabletopParams(TabletopConfig, FailingParams):
     """The tabletop's settings and where orders are."""
@@ -41,16 +44,19 @@ class Failing(EpisodicEnv):
     """What both simulators do before each action."""
 
     orders: Path
+    patience: int
 
-    def enlist(self, orders: str) -> None:
+    def enlist(self, params: FailingParams) -> None:
         """Say which process simulates."""
-        self.orders = Path(orders)
+        self.orders, self.patience = Path(params.orders), params.patience
         (self.orders / f"simulator-{os.getpid()}").touch()
 
     def obey(self) -> None:
         """Do what is ordered; of two simulators that see an order one does it."""
         if (self.orders / ALWAYS).exists():
             raise ArithmeticError("the joint is unstable")
+        if self.book.lengths.min() < self.patience:
+            return
         for name in ORDERS:
             with suppress(FileNotFoundError):
                 (self.orders / name).unlink()
@@ -72,7 +78,7 @@ class FailingCorridor(Corridor, Failing):
 
     def __init__(self, params: FailingParams) -> None:
         super().__init__(params)
-        self.enlist(params.orders)
+        self.enlist(params)
 
     def advance_scenes(self, actions: NDArray[np.float32], active: NDArray[np.bool_]) -> SceneOutcome:
         """Obey, or move by the action."""
@@ -85,7 +91,7 @@ class FailingTabletop(TabletopEnv, Failing):
 
     def __init__(self, params: FailingTabletopParams) -> None:
         super().__init__(params)
-        self.enlist(params.orders)
+        self.enlist(params)
 
     def advance_scenes(self, actions: NDArray[np.float32], active: NDArray[np.bool_]) -> SceneOutcome:
         """Obey, or move by the action."""

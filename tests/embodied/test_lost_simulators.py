@@ -27,6 +27,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "tabletop_cnn.yaml"
 SCENES, PROCESSES, LENGTH = 16, 2, 8
 LOST = SCENES // PROCESSES
 """Scenes of a simulator, all of which have an episode that runs."""
+PATIENCE = 3
+"""Actions of an episode before an order is carried out."""
 WAIT_S = 240.0
 CORRIDOR: dict[str, Any] = {
     "model": {"model_type": "mlp_policy", "state_dim": 1, "action_dim": 1, "add_value_head": True,
@@ -46,7 +48,8 @@ class Run:
         self.folder, self.orders, self.witness = folder, folder / "orders", folder / "witness"
         for path in (self.orders, self.witness):
             path.mkdir()
-        simulators = {"processes": PROCESSES, "step_timeout_s": step_timeout_s, "orders": str(self.orders)}
+        simulators: dict[str, Any] = {"processes": PROCESSES, "step_timeout_s": step_timeout_s}
+        simulators |= {"orders": str(self.orders), "patience": PATIENCE}
         values = json.loads(json.dumps(values))
         values["env"]["train"].setdefault("init_params", {}).update(simulators)
         values["trainer"]["default_local_dir"] = str(folder / "run")
@@ -134,10 +137,11 @@ def assert_whole(path: Path, step: int, row: dict[str, float]) -> None:
         for at in range(chunks):
             where = (step, scene, at)
             assert found["states"][at, scene] == state, (where, "another scene's observation")
-            action = found["choice"][at, scene]
+            action = np.clip(found["choice"][at, scene], -1, 1)
             if not found["executed"][at, scene]:
                 assert not found["valid"][began : at + 1, scene].any(), (where, "a dropped episode counts")
-                assert not found["rewards"][at, scene] and not found["dones"][at + 1, scene], where
+                assert found["dones"][at + 1, scene] and not found["rewards"][at, scene], where
+                assert at - began >= PATIENCE, (where, "it failed in an episode")
                 lost += 1
             else:
                 assert found["rewards"][at, scene] == action, (where, "another action's reward")

@@ -121,7 +121,8 @@ def lines_of(process: subprocess.Popen[str]) -> tuple[dict[str, Any], dict[Cell,
     found = {}
     for line in lines.splitlines():
         one = json.loads(line)
-        found[Cell("driver", one.pop("fault"), one.pop("phase"))] = Outcome(**one)
+        cell = Cell("driver", one.pop("fault"), one.pop("phase"))
+        found[cell] = Outcome(**one)
     assert left(state) == {}
     return state, found
 
