@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from plugrl.tracking.report_tasks import task_table
+from plugrl.tracking.series import make_panels
+from plugrl.tracking.summary import tiles, time_shares
 
 
 def measured(step: int, **values: float) -> dict[str, float]:
@@ -25,3 +27,21 @@ def test_the_table_has_the_first_and_the_last_measurement_of_each_task() -> None
 
 def test_runs_without_several_tasks_have_no_table() -> None:
     assert task_table([]) == "" and task_table([measured(0), {"step": 1, "env/success_once": 1.0}]) == ""
+
+
+def test_a_run_in_environments_has_its_own_tiles_and_an_interval_around_held_out_success() -> None:
+    rows = [
+        measured(0),
+        {"step": 1, "env/success_once": 0.1, "env/return": 1.0, "perf/env_steps_per_s": 500.0, "timing_s/step": 2.0,
+         "timing_s/gen": 1.0, "timing_s/env/simulate": 0.5},
+        {"step": 2, "env/success_once": 0.8, "env/return": 3.0},
+        measured(2) | {"eval/success_once": 0.9, "eval/success_once_low": 0.85, "eval/success_once_high": 0.95},
+    ]  # fmt: skip
+    found = {tile.label: (tile.value, tile.note) for tile in tiles(rows)}
+    assert found["Held-out success"] == ("90.0%", "from 50.0% at step 0; 85.0% to 95.0%")
+    assert found["Return"] == ("3", "from 1") and "500" in found["Throughput"][0]
+    assert {tile.label: tile.value for tile in tiles(rows[1:3])}["Success in training"] == "80.0%"
+    panel = make_panels(rows)[0]
+    assert [line.label for line in panel.lines] == ["training", "held out"]
+    assert panel.band is not None and panel.band.high == [(0.0, 0.6), (2.0, 0.95)]
+    assert time_shares(rows)[0].name == "act in environments"

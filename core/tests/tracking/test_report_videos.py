@@ -14,7 +14,7 @@ def test_the_first_and_the_last_evaluation_are_shown_and_nothing_else(tmp_path: 
     (tmp_path / "step000020_x.txt").write_text("no film")
     page = video_section(tmp_path)
     assert page.count("<video") == 2 and "step 0</h3>" in page and "step 20</h3>" in page and "step 10<" not in page
-    assert "data:video/mp4;base64,ZmlsbSAw" in page
+    assert "data:video/mp4;base64,ZmlsbSAw" in page and "<figcaption>seed 0</figcaption>" in page
 
 
 def test_a_large_video_is_a_link(tmp_path: Path) -> None:

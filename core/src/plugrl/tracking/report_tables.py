@@ -15,7 +15,7 @@ def plugin_table(ledger: Mapping[str, Any]) -> str:
         reason = escape(str(record.get("reason") or ""))
         kind = "good" if state == "active" else "none" if state == "disabled" else "bad"
         rows.append(
-            f"<tr><td>{escape(str(record.get('distribution') or record.get('name', '')))}</td>"
+            f'<tr><td class="whole">{escape(str(record.get("distribution") or record.get("name", "")))}</td>'
             f"<td>{escape(str(record.get('version') or ''))}</td>"
             f'<td><span class="{kind}">{escape(state)}</span>{": " + reason if reason else ""}</td>'
             f"<td>{escape(_provides(_mapping(record.get('provides'))))}</td></tr>"

@@ -47,15 +47,18 @@ class _Spec:
     percent: bool = False
     skip_constant: bool = False
     """Leave the panel out where the value never changes."""
+    band: tuple[str, str] | None = None
+    """Metrics of the lower and the upper end of an interval around the second curve."""
 
 
 _SPECS = (
     _Spec(
         "Success (share of episodes)",
-        (("held out", r"eval/success_once"), ("training", r"env/success_once")),
+        (("training", r"env/success_once"), ("held out", r"eval/success_once")),
         percent=True,
+        band=("eval/success_once_low", "eval/success_once_high"),
     ),
-    _Spec("Return of an episode", (("held out", r"eval/return"), ("training", r"env/return"))),
+    _Spec("Return of an episode", (("training", r"env/return"), ("held out", r"eval/return"))),
     _Spec("Reward", (("mean", r"critic/rewards/mean"),)),
     _Spec("Held-out accuracy", (("", r"val-core/(.+)/(?:acc|accuracy)/mean@\d+"),), percent=True),
     _Spec(
@@ -76,7 +79,7 @@ _SPECS = (
         ),
     ),
     _Spec("Gradient norm", (("actor", r"actor/grad_norm"), ("critic", r"critic/grad_norm"))),
-    _Spec("Share of clipped tokens", (("clipped", r"actor/pg_clipfrac"),), percent=True),
+    _Spec("Share of clipped ratios", (("clipped", r"actor/pg_clipfrac"),), percent=True),
     _Spec("Value model", (("loss", r"critic/vf_loss"), ("explained variance", r"critic/vf_explained_var"))),
     _Spec("Throughput (tokens/s)", (("all devices", r"perf/throughput"),)),
     _Spec("Actions a second", (("all scenes", r"perf/env_steps_per_s"),)),
@@ -93,8 +96,15 @@ def make_panels(rows: Iterable[dict[str, Any]]) -> list[Panel]:
         lines = [line for label, pattern in spec.patterns for line in _lines(rows, spec.phase, label, pattern)]
         values = {value for line in lines for _, value in line.points}
         if lines and not (spec.skip_constant and len(values) == 1):
-            panels.append(Panel(spec.title, lines, spec.percent))
+            panels.append(Panel(spec.title, lines, spec.percent, _band(rows, spec) if len(lines) == 2 else None))
     return panels
+
+
+def _band(rows: list[dict[str, Any]], spec: _Spec) -> Band | None:
+    if spec.band is None:
+        return None
+    low, high = (points_of(rows, key, spec.phase) for key in spec.band)
+    return Band("95 % interval", low, high) if low and len(low) == len(high) else None
 
 
 def points_of(rows: Iterable[dict[str, Any]], key: str, phase: str = "rl") -> Points:

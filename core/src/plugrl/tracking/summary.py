@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from plugrl.tracking.headline import accuracy_of, duration
-from plugrl.tracking.series import mean, points_of
+from plugrl.tracking.series import Points, mean, points_of
 from plugrl.tracking.svg import format_value
 
 
@@ -58,8 +58,9 @@ def accuracies(rows: Sequence[dict[str, Any]], phase: str = "rl") -> list[tuple[
 
 def tiles(rows: Sequence[dict[str, Any]]) -> list[Tile]:
     """Return the headline numbers for which the run has metrics."""
-    found = [_accuracy(rows), _change(rows, "critic/rewards/mean", "Reward"), _steps(rows)]
-    found += [_speed(rows), _change(rows, "response_length/mean", "Response length", "tokens")]
+    found = [_accuracy(rows), _success(rows), _change(rows, "critic/rewards/mean", "Reward")]
+    found += [_change(rows, "env/return", "Return"), _steps(rows), _speed(rows)]
+    found.append(_change(rows, "response_length/mean", "Response length", "tokens"))
     return [tile for tile in found if tile is not None]
 
 
@@ -76,7 +77,9 @@ def time_shares(rows: Sequence[dict[str, Any]], phase: str = "rl") -> list[TimeS
             if key.startswith("timing_s/") and name in _NAMES and value:
                 sums[name] = sums.get(name, 0.0) + float(value)
     rest = total - sum(sums.values())
-    parts = [(_NAMES[name], spent) for name, spent in sorted(sums.items(), key=lambda item: -item[1])]
+    acts = any("timing_s/env/simulate" in row for row in timed)
+    names = {**_NAMES, "gen": "act in environments"} if acts else _NAMES
+    parts = [(names[name], spent) for name, spent in sorted(sums.items(), key=lambda item: -item[1])]
     if rest > 0.005 * total:
         parts.append(("other", rest))
     whole = max(total, sum(sums.values()))
@@ -95,14 +98,33 @@ def _accuracy(rows: Sequence[dict[str, Any]]) -> Tile | None:
     return Tile("Held-out accuracy", f"{last:.1%}", note=note)
 
 
+def _success(rows: Sequence[dict[str, Any]]) -> Tile | None:
+    """The share of solved episodes: held out, with its interval, where it was measured, else of training."""
+    points = points_of(rows, "eval/success_once")
+    if not points:
+        ends = _ends(points_of(rows, "env/success_once"))
+        return None if ends is None else Tile("Success in training", f"{ends[1]:.1%}", note=f"from {ends[0]:.1%}")
+    (first_step, first), (_, last) = points[0], points[-1]
+    low, high = (points_of(rows, f"eval/success_once_{end}") for end in ("low", "high"))
+    interval = f"{low[-1][1]:.1%} to {high[-1][1]:.1%}" if low and high else ""
+    change = f"from {first:.1%} at step {first_step:.0f}" if len(points) > 1 else ""
+    return Tile("Held-out success", f"{last:.1%}", note="; ".join(part for part in (change, interval) if part))
+
+
 def _change(rows: Sequence[dict[str, Any]], key: str, label: str, unit: str = "") -> Tile | None:
     points = points_of(rows, key)
+    ends = _ends(points)
+    if ends is None:
+        return None
+    return Tile(label, format_value(ends[1]), unit, f"from {format_value(ends[0])}" if len(points) > 1 else "")
+
+
+def _ends(points: Points) -> tuple[float, float] | None:
+    """Return the means over the first and the last tenth of a curve."""
     if not points:
         return None
     window = max(1, len(points) // 10)
-    first = mean([value for _, value in points[:window]]) or 0.0
-    last = mean([value for _, value in points[-window:]]) or 0.0
-    return Tile(label, format_value(last), unit, f"from {format_value(first)}" if len(points) > 1 else "")
+    return sum(value for _, value in points[:window]) / window, sum(value for _, value in points[-window:]) / window
 
 
 def _steps(rows: Sequence[dict[str, Any]]) -> Tile | None:
@@ -121,9 +143,9 @@ def _steps(rows: Sequence[dict[str, Any]]) -> Tile | None:
 
 
 def _speed(rows: Sequence[dict[str, Any]]) -> Tile | None:
-    values = [value for _, value in points_of(rows, "perf/throughput")]
-    average = mean(values)
-    if average is None:
-        return None
     steps = mean([value for _, value in points_of(rows, "timing_s/step")])
-    return Tile("Throughput", format_value(average), "tokens/s", f"{steps:.1f} s a step" if steps else "")
+    for key, unit in (("perf/throughput", "tokens/s"), ("perf/env_steps_per_s", "actions/s")):
+        average = mean([value for _, value in points_of(rows, key)])
+        if average is not None:
+            return Tile("Throughput", format_value(average), unit, f"{steps:.1f} s a step" if steps else "")
+    return None
