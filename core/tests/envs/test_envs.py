@@ -16,7 +16,14 @@ torch = pytest.importorskip("torch")
 
 from plugrl.envs import EnvParams, VecEnv, make_env  # noqa: E402
 from plugrl.envs.episodes import SEED_LIMIT, SceneOutcome, next_seed  # noqa: E402
+from plugrl.envs.factory import env_schema  # noqa: E402
 from plugrl.testing.corridor import Corridor, corridor  # noqa: E402
+
+
+class Walled(EnvParams):
+    """Settings of an environment that no plugin declares."""
+
+    walls: int = 0
 
 
 def moves(*rows: list[float]) -> torch.Tensor:
@@ -197,6 +204,8 @@ def test_an_environment_is_made_from_plain_settings() -> None:
         assert make_env("corridor", {"num_envs": 3, "max_episode_steps": 5}).max_episode_steps == 5
         with pytest.raises(ConfigError, match="num_envs: .*greater.*; colour: .*It has the keys num_envs, "):
             make_env("corridor", {"num_envs": 0, "colour": 1})
+        register_env("walled", schema=Walled)(Corridor)
+        assert env_schema("walled") is Walled and make_env("walled", {"num_envs": 2, "walls": 3}).num_envs == 2
 
 
 def test_environments_are_found_by_name() -> None:

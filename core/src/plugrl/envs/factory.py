@@ -21,8 +21,11 @@ def env_schema(name: str) -> type[EnvParams]:
 
     Raises NotRegistered with candidates.
     """
-    target = ENVS.entry(name).meta.get("schema")
-    return EnvParams if target is None else import_target(target)
+    schema = ENVS.entry(name).meta.get("schema")
+    if schema is None:
+        return EnvParams
+    found: type[EnvParams] = import_target(schema) if isinstance(schema, str) else schema  # register_env takes a class
+    return found
 
 
 def make_env(name: str, settings: EnvParams | Mapping[str, Any], *,
