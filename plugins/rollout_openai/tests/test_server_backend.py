@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plugrl.errors import ConfigError, PlugRLError, RuntimeTimeout, WeightSyncError
+from plugrl.errors import ConfigError, PlugRLError, RuntimeTimeout, UnsupportedCapability, WeightSyncError
 from plugrl.rollouts.base import RolloutPlace, SamplingParams
 from plugrl_rollout_openai.backend import GenerationAborted, Unfinished
 from plugrl_rollout_openai.engine import EngineRefusal, SampleRequest, is_exact, mixed_seed
@@ -80,12 +80,16 @@ def test_sampling_parameters_reach_the_server_and_a_stop_token_is_the_last(serve
 def test_new_weights_are_used_marked_and_forget_prefixes(serve, drive, dialect) -> None:
     server = serve(dialect)
     backend = drive(server)
+    with pytest.raises(UnsupportedCapability):
+        next(backend.named_weights())
     backend.load_weights(iter(tensors(0.5).items()), 3)
     check(backend.generate(PROMPTS, PARAMS, SEEDS), 0.5, 3)
     assert backend.weight_version == 3
     assert {"vllm": "/reset_prefix_cache", "sglang": "/update_weights_from_disk"}[dialect] in server.calls
     backend.adopt_weights(tensors(0.75), 4)
     check(backend.generate(PROMPTS, PARAMS, SEEDS), 0.75, 4)
+    shown = dict(backend.named_weights())
+    assert shown.keys() == tensors(0.75).keys() and shown["a.weight"].unique().tolist() == [0.75]
     assert len(list(backend._folder.root.iterdir())) == 1, "the folder of the version before is dropped"
     root = backend._folder.root
     backend.close()

@@ -6,7 +6,7 @@ import asyncio
 import os
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from plugrl.errors import ConfigError, PlugRLError, RuntimeTimeout, WeightSyncError
+from plugrl.errors import ConfigError, PlugRLError, RuntimeTimeout, UnsupportedCapability, WeightSyncError
 from plugrl.rollouts.base import Completion, RolloutBackend, SamplingParams
 from plugrl_rollout_openai.drawing import Drawer, Drawn
 from plugrl_rollout_openai.engine import EngineFault, GenerationEngine, SampleRequest, is_exact, mixed_seed
 from plugrl_rollout_openai.event_loop import EventLoop
 from plugrl_rollout_openai.options import EngineOptions
-from plugrl_rollout_openai.weights_folder import WeightsFolder
+from plugrl_rollout_openai.weights_folder import WeightsFolder, read_folder
 
 T = TypeVar("T")
 _ADAPTER = "base_model.model."
@@ -181,6 +181,15 @@ class EngineBackend(RolloutBackend):
             self._take(written, version)
             self._refusal = f"loading the adapter of version {version} failed half-way"
         self._take_adapter(folder.write_adapter(own, adapter, version), version)
+
+    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the weights that were handed over last, from the files that the engine read them from.
+
+        Raises UnsupportedCapability before the first and while an adapter lies over them: engines show none themselves.
+        """
+        if self._folder is None or self._folder.current is None or self._adapter is not None:
+            raise UnsupportedCapability(f"{type(self).__name__} can only show weights that were handed over whole.")
+        yield from read_folder(self._folder.current)
 
     def _take(self, written: Path, version: int) -> None:
         """Bring a written folder into the engines; it is dropped when that fails."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from plugrl.errors import PlugRLError
+from plugrl.errors import ConfigError, MissingDependency, PlugRLError, one_line
 from plugrl.models.base import BasePolicy
 from plugrl.registry import import_target
 from plugrl.rollouts.base import Completion, RolloutBackend, SamplingParams
@@ -47,7 +47,10 @@ def backends(kit: Context) -> Iterator[tuple[str, RolloutBackend, BasePolicy]]:
     config, policy = _model(kit)
     for entry in kit.entries("rollout"):
         backend = get_rollout(str(entry.key))(config, {"options": {}})
-        backend.initialize()
+        try:
+            backend.initialize()
+        except (MissingDependency, ConfigError) as error:
+            raise CheckSkipped(f"{entry.key} cannot start here without more: {one_line(error)}") from error
         try:
             yield str(entry.key), backend, policy
         finally:
