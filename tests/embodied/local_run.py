@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from queue import Queue
+import time
+from contextlib import suppress
+from queue import Empty, Queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,19 +34,20 @@ class LocalRun:
         self.config = config
         self._seen: list[Queue[Seen]] = [Queue() for _ in range(rollouts)]
         self._actions: dict[int, Queue[torch.Tensor]] = {}
+        self._failed: list[BaseException] = []
         self.envs = [_placed(EnvWorker, rank, env_workers, config, ("train", "eval"), rollouts)
                      for rank in range(env_workers)]  # fmt: skip
         self.actings = [_placed(ActingWorker, rank, rollouts, config, env_workers) for rank in range(rollouts)]
         for env in self.envs:
             env._link = SimpleNamespace(
                 show=lambda seen: self._seen[seen.index % rollouts].put(seen),
-                actions=lambda index: self._queue(index).get(timeout=WAIT_S),
+                actions=lambda index: self._taken(self._queue(index)),
             )
         for acting in self.actings:
             acting.backend = PolicyBackend(acting.model, acting.rollout)
             acting.backend.initialize()
             acting._link = SimpleNamespace(
-                next=lambda rank=acting.rank: self._seen[rank].get(timeout=WAIT_S),
+                next=lambda rank=acting.rank: self._taken(self._seen[rank]),
                 act=lambda scenes, index, actions: self._queue(index).put(actions),
             )
         spec = engine_spec(config, "actor", 100, None, False)
@@ -55,6 +58,14 @@ class LocalRun:
 
     def _queue(self, index: int) -> Queue[torch.Tensor]:
         return self._actions.setdefault(index, Queue())
+
+    def _taken(self, queue: Queue[Any]) -> Any:
+        """Return what comes next, unless a worker fails that it may have to come from."""
+        deadline = time.monotonic() + WAIT_S
+        while not self._failed and time.monotonic() < deadline:
+            with suppress(Empty):
+                return queue.get(timeout=0.05)
+        raise TimeoutError("the other end failed" if self._failed else f"nothing came within {WAIT_S} s")
 
     def interact(self, step: int) -> tuple[Trajectory, list[EnvReport]]:
         """Go through a step's passes; returns what came of them."""
@@ -86,7 +97,7 @@ class LocalRun:
     def _both(self, method: str, *arguments: Any) -> tuple[list[Any], list[Any]]:
         workers = [*self.actings, *self.envs]
         results: list[Any] = [None] * len(workers)
-        errors: list[BaseException] = []
+        errors = self._failed = []
 
         def run(place: int) -> None:
             try:
