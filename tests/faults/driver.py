@@ -2,7 +2,7 @@
 
 Arguments: a folder, then either the phase in which a worker sends this process a signal, and its number; or `all`, for
 every fault that a driver survives, each in every phase; or `shm`, for a step while /dev/shm, which must be its own, is
-full. Prints JSON: first what runs, then a line for each outcome.
+full; or `wait`, for nothing. Prints JSON: first what runs, then a line for each outcome.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Listener(Worker):
 def state_of(session: RaySession) -> dict[str, Any]:
     """Return what must be gone after this process: others, ports that they listen at, files in memory and on disk.
 
-    server: which of the processes is Ray's server.
+    servers: which of the processes are Ray's servers.
     """
     below = descendants(os.getpid())
     pids = [os.getpid(), *below]
@@ -61,7 +61,11 @@ def state_of(session: RaySession) -> dict[str, Any]:
             ports.append(fields[1])
     return {
         "pids": list(below),
-        "server": next(pid for pid, command in below.items() if command.partition(" ")[0].endswith("/raylet")),
+        "servers": {
+            Path(command.partition(" ")[0]).name: pid
+            for pid, command in below.items()
+            if command.partition(" ")[0].endswith(("/raylet", "/gcs_server"))
+        },
         "ports": ports,
         "shared_memory": sorted(link for link in links if link.startswith("/dev/shm/") and "(deleted)" not in link),
         "run_directory": str(session.run_directory),
@@ -198,6 +202,8 @@ def main(folder: Path, what: str, number: int = 0) -> None:
         driver = Driver(trial)
         if what == "all":
             driver.outcomes(FAULTS)
+        elif what == "wait":
+            trial.wait_for_it(60)
         elif what == "shm":
             fill(Path("/dev/shm"))
             driver.outcomes(["shm"])

@@ -161,15 +161,19 @@ def test_a_full_shared_memory_is_no_hang(folder: Path, outcomes: dict[Cell, Outc
         assert outcome.seconds < LIMIT_S and not outcome.error, (cell, outcome)
 
 
-def test_the_end_of_rays_server_is_an_error_and_leaves_nothing(folder: Path, outcomes: dict[Cell, Outcome]) -> None:
-    process = start(folder, "sample", "0")
+@pytest.mark.parametrize("server", ["raylet", "gcs_server"])
+def test_the_end_of_rays_server_is_an_error_and_leaves_nothing(
+    folder: Path, outcomes: dict[Cell, Outcome], server: str
+) -> None:
+    process = start(folder, "wait", "0")
     state = state_of(process)
     began = time.monotonic()
-    os.kill(state["server"], signal.SIGKILL)
+    os.kill(state["servers"][server], signal.SIGKILL)
     _, text = process.communicate(timeout=WAIT_S)
     while left(state) and time.monotonic() - began < LIMIT_S:
         time.sleep(0.05)
-    outcomes[Cell("driver", "server", "sample")] = Outcome(f"exit {process.returncode}", text, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    outcomes[Cell("driver", server, "sample")] = Outcome(f"exit {process.returncode}", text, seconds)
     assert left(state) == {}
-    # Its workers end with it; Ray ends the driver too, unless the driver has missed them before.
-    assert process.returncode == 1 and ("WorkerDied" in text or ENDED in text), text
+    assert seconds < LIMIT_S and process.returncode == 1, text
+    assert f"ClusterLost: Ray's {server} on this machine" in text, text

@@ -162,6 +162,10 @@ class TransportError(PlugRLError):
     """What one process sends cannot be carried or does not fit what the other one expects."""
 
 
+class ClusterLost(PlugRLError):
+    """A server of Ray on the driver's machine is gone, and with it every worker; the run can only end."""
+
+
 class ChannelClosed(PlugRLError):
     """A channel takes no more items, or a closed one has none left: the end of the stream."""
 

@@ -279,9 +279,10 @@ class WorkerGroup:
         if graceful and not self._broken:
             self._close_workers()
         known = self.known_processes()
-        for actor in self.actors:
+        is_served = self.session.watch.lost_server is None  # Ray would wait for a server that is gone.
+        for actor in self.actors if is_served else ():
             ray.kill(actor)
-        patience = 0.0 if self._broken else _KILL_TIMEOUT_S
+        patience = _KILL_TIMEOUT_S if is_served and not self._broken else 0.0
         local = [(info.pid, info.started) for info in known.values() if info.node_id == self.session.local_node_id]
         for pid, started in process.wait_gone(local, patience):
             process.kill(pid, started)
@@ -295,8 +296,12 @@ class WorkerGroup:
         """Let the workers release what they hold, as long as all of them are there to do so."""
         closing = [actor.close.remote() for actor in self.actors]
         deadline = Deadline(_CLOSE_TIMEOUT_S, None)
-        while closing and not deadline.is_over and self.session.watch.find([self]) is None:
+        while closing and not deadline.is_over and not self._is_lost():
             _, closing = ray.wait(closing, num_returns=len(closing), timeout=deadline.left(_TICK_S))
+
+    def _is_lost(self) -> bool:
+        watch = self.session.watch
+        return watch.lost_server is not None or watch.find([self]) is not None
 
     # ----------------------------------------------------------------- for handles
     def known_processes(self) -> dict[int, RankInfo]:

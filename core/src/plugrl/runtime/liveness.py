@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from plugrl.errors import PlugRLError, WorkerDied, WorkerError, WorkerFrozen
+from plugrl.errors import ClusterLost, PlugRLError, WorkerDied, WorkerError, WorkerFrozen
 from plugrl.runtime.failure import RankInfo
 from plugrl.runtime.node_watch import NodeLink
 from plugrl.runtime.observer import Observation, Observer, Words, words_of
+from plugrl.runtime.process import is_alive
 
 if TYPE_CHECKING:
     from plugrl.config.schema import ClusterConfig
@@ -36,18 +37,44 @@ class Finding:
 
 
 class Watch:
-    """Finds dead, stopped and unresponsive processes among the open groups of a session; several threads may ask."""
+    """Finds dead, stopped and unresponsive processes among the open groups of a session; several threads may ask.
 
-    def __init__(self, local_node_id: str, config: ClusterConfig) -> None:
+    Args:
+        servers: name, pid and start time of processes of this machine without which no group can go on. Ray notices
+            the end of one only after its own 15 s, and then ends the driver without a word.
+    """
+
+    def __init__(
+        self, local_node_id: str, config: ClusterConfig, servers: Sequence[tuple[str, int, str]] = ()
+    ) -> None:
         self._local_node_id = local_node_id
         self._config = config
+        self._servers = tuple(servers)
         self._observer = Observer(config.heartbeat_s)
         self._links: dict[str, NodeLink] = {}
         self._warned: set[tuple[str, int, str]] = set()
         self._lock = threading.Lock()
 
+    @property
+    def lost_server(self) -> str | None:
+        """Name and pid of a server that is gone, None while all are there."""
+        for name, pid, started in self._servers:
+            if not is_alive(pid, started):
+                return f"{name} on this machine (pid {pid})"
+        return None
+
     def find(self, groups: Sequence[WorkerGroup]) -> Finding | None:
-        """Return one worker of ``groups`` that is gone or frozen beyond its limit, None when there is none."""
+        """Return one worker of ``groups`` that is gone or frozen beyond its limit, None when there is none.
+
+        Raises ClusterLost when a server is gone.
+        """
+        if self.lost_server is not None:
+            for group in groups:
+                group.mark_broken()
+            raise ClusterLost(
+                f"Ray's {self.lost_server} is gone: it was killed, perhaps for lack of memory (see `dmesg`), or it "
+                "crashed. Nothing can go on without it; start the run again with trainer.resume."
+            )
         return next(self.find_all(groups), None)
 
     def find_all(self, groups: Sequence[WorkerGroup], *, noted: bool = False) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from plugrl.errors import PlugRLError
+from plugrl.runtime import process
 
 LOOPBACK = "127.0.0.1"
 # Read when ray is imported, and inherited by the processes that it starts.
@@ -131,10 +132,23 @@ def stop() -> None:
     import ray
 
     _quiet.close()
+    known = servers()
+    if not all(process.is_alive(pid, started) for _, pid, started in known):
+        for _, pid, started in known:  # One that is asked to end would wait for the one that is gone.
+            process.kill(pid, started)
     if "wait_for_processes" in inspect.signature(ray.shutdown).parameters:
         ray.shutdown(wait_for_processes=True)
     else:
         ray.shutdown()
+
+
+def servers() -> list[tuple[str, int, str]]:
+    """Return name, pid and start time of Ray's servers that this process has started; without them nothing goes on."""
+    from ray._private import worker
+
+    started: dict[str, list[Any]] = getattr(worker._global_node, "all_processes", {})
+    pids = [(name, item.process.pid) for name in ("gcs_server", "raylet") for item in started.get(name, ())]
+    return [(name, pid, process.started_at(pid)) for name, pid in pids]
 
 
 def _redirect_notices() -> None:

@@ -259,8 +259,9 @@ class RaySession:
         import ray
 
         kept, self._kept = self._kept, []
-        for actor in kept:
-            ray.kill(actor)
+        if kept and self.watch.lost_server is None:
+            for actor in kept:
+                ray.kill(actor)
 
     def dismiss(self, group: WorkerGroup) -> None:
         """Forget a closed group, so that its name may be used again."""
@@ -274,7 +275,8 @@ class RaySession:
     def check_alive(self) -> None:
         """Raise WorkerDied or WorkerFrozen when a worker of any open group with ``on_error="raise"`` is gone or frozen.
 
-        Takes microseconds: every wait of the driver asks a few times a second.
+        ClusterLost when a server of the local Ray is gone. Takes microseconds: every wait of the driver asks a few
+        times a second.
         """
         from plugrl.runtime.liveness import raise_if_lost
 
@@ -322,7 +324,7 @@ class RaySession:
         else:
             local_ray.join(self.config.ray_address, runtime_env=runtime_env, namespace=self.namespace)
         self.local_node_id = ray.get_runtime_context().get_node_id()
-        self.watch = Watch(self.local_node_id, self.config)
+        self.watch = Watch(self.local_node_id, self.config, local_ray.servers() if self.is_local else ())
         self.nodes, self.environments = find_nodes(self, env)
         if self.platform.ray_resource_name() and not self.device_count:
             raise DeviceError(self.shortage(1))
