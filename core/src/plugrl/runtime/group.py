@@ -17,7 +17,7 @@ from plugrl.runtime.calls import Call, Request
 from plugrl.runtime.deadline import DEFAULT, Deadline, Timeout
 from plugrl.runtime.failure import RankInfo
 from plugrl.runtime.group_placement import place_group
-from plugrl.runtime.handle import Handle
+from plugrl.runtime.handle import Handle, wait_together
 from plugrl.runtime.host import WorkerSpec
 from plugrl.runtime.launching import Launcher
 from plugrl.runtime.policy import OnError, Restart
@@ -128,10 +128,7 @@ class WorkerGroup:
         Raises what :meth:`plugrl.runtime.handle.Handle.wait` does; a group that failed is closed.
         """
         try:
-            outcomes = self._ready.wait(timeout)
-            for outcome in outcomes:
-                if isinstance(outcome, Exception):
-                    raise outcome
+            wait_together([self._ready], timeout, stop_s=0.0)
         except Exception:
             self.close(graceful=False)
             raise

@@ -145,11 +145,15 @@ def wait_all(handles: Sequence[Handle[Any]], timeout: Timeout = DEFAULT) -> list
     Use it for calls that depend on each other, such as the two ends of a transfer. The error types are those of
     :meth:`Handle.wait`; ``timeout`` is for all of them together.
     """
+    return _wait(handles, timeout, any_rank=False)
+
+
+def _wait(handles: Sequence[Handle[Any]], timeout: Timeout, *, any_rank: bool) -> list[Any]:
     if not handles:
         return []
     calls = [handle._call for handle in handles]
     deadline = Deadline(timeout, max(call.default_timeout for call in calls))
-    while not step(calls):
+    while not step(calls, any_rank=any_rank):
         raise_if_cancelled()
         if deadline.is_over:
             raise timeout_of(calls, deadline.limit or 0.0)
@@ -172,14 +176,18 @@ def stop_all(handles: Sequence[Handle[Any]], timeout: float) -> None:
 
 
 def wait_together(handles: Sequence[Handle[Any]], timeout: Timeout, *, stop_s: float = 2.0) -> list[Any]:
-    """As :func:`wait_all` for the ends of one exchange: when one fails, the others are stopped, for up to ``stop_s``.
+    """As :func:`wait_all` for what is whole or nothing, such as the ends of an exchange or a collective call.
 
-    The end that did not fail may wait for the other one, which never comes.
+    The first rank that fails ends it, also in groups with ``on_error="return"``: the others may wait for it, and it
+    never comes. They are stopped, for up to ``stop_s`` seconds; who does not stop belongs to a broken group.
     """
     try:
-        return wait_all(handles, timeout)
+        return _wait(handles, timeout, any_rank=True)
     except PlugRLError:
         stop_all(handles, stop_s)
+        for handle in handles:
+            if handle.pending_ranks:
+                handle.group.mark_broken()
         raise
 
 

@@ -15,20 +15,19 @@ _SETTLE_DEATH_S = 3.0
 """As above, when the failure says that another process is gone; also how long its peers may take to notice."""
 
 
-def step(calls: Sequence[Call]) -> bool:
-    """Look once at all calls: True when all have ended, False when some still run. Raises the first cause."""
+def step(calls: Sequence[Call], *, any_rank: bool = False) -> bool:
+    """Look once at all calls: True when all have ended, False when some still run. Raises the first cause.
+
+    With ``any_rank`` the failure of a rank is one of all calls, also where its group returns errors.
+    """
     for call in calls:
         call.take(0)
     _raise_cancelled(calls)
-    _raise_failure(calls)
+    _raise_failure(calls, any_rank)
     if not any(call.pending for call in calls):
         return True
     _raise_lost(calls)
     return False
-
-
-def _raises(call: Call) -> bool:
-    return call.group.on_error != "return"
 
 
 def _raise_lost(calls: Sequence[Call]) -> None:
@@ -95,11 +94,11 @@ def _cancelled(call: Call, grace: float) -> CallCancelled:
     return CallCancelled(text)
 
 
-def _raise_failure(calls: Sequence[Call]) -> None:
-    if not _failed(calls):
+def _raise_failure(calls: Sequence[Call], any_rank: bool) -> None:
+    if not _failed(calls, any_rank):
         return
-    _settle(calls)
-    raising = _failed(calls)
+    _settle(calls, any_rank)
+    raising = _failed(calls, any_rank)
     for call in raising:
         error = call.error or next(iter(call.errors.values()), None)
         if error is not None:
@@ -110,26 +109,27 @@ def _raise_failure(calls: Sequence[Call]) -> None:
     _, _, first = min(failures, key=lambda item: item[:2])
     failure = min(first.failures.values(), key=lambda item: (item.is_consequence, item.at))
     for call in calls:
-        if call.pending:
+        if call.pending and not any_rank:
             call.group.mark_broken()
     first.error = failure.error()
     raise first.error
 
 
-def _failed(calls: Sequence[Call]) -> list[Call]:
+def _failed(calls: Sequence[Call], any_rank: bool) -> list[Call]:
     """Return the calls that a wait raises for; one that is cancelled has its own error in the end."""
     return [
         call
         for call in calls
-        if call.error is not None or (call.has_failed and _raises(call) and call.cancelled_at is None)
+        if call.error is not None
+        or (call.has_failed and (any_rank or call.group.on_error != "return") and call.cancelled_at is None)
     ]
 
 
-def _settle(calls: Sequence[Call]) -> None:
+def _settle(calls: Sequence[Call], any_rank: bool) -> None:
     """Give the cause of a failure time to show: a peer whose death broke a collective, a rank that failed before."""
     began = time.monotonic()
     while True:
-        raising = _failed(calls)
+        raising = _failed(calls, any_rank)
         if any(call.error or call.errors for call in raising):
             return
         failures = [failure for call in raising for failure in call.failures.values()]

@@ -53,23 +53,49 @@ def killing(session, at: str, side: str):
 
 
 def test_work_goes_on_beside_the_start_and_the_state_goes_along(ray_session, start):
+    """So does what has come to the state after the new ranks made room for it."""
     group = start("vector", 1)
     first, old = group.generation, [(info.pid, info.started) for info in group.known_processes().values()]
-    assert step(group) == ({(first, 1)}, expected(1))
     found = []
     scaling = Scaling(StateScaling(group, lambda old: old.successor((0, 1, 2)), found.append), timeout=WAIT_S)
     scaling.begin()
-    assert step(group) == ({(first, 2)}, expected(2)), "the old group does not work while the new one starts"
+    assert step(group) == ({(first, 1)}, expected(1)), "the old group does not work while the new one starts"
     with pytest.raises(PlugRLError, match="is being replaced already"):
         group.successor((0,))
+    while not scaling.is_created:
+        time.sleep(0.02)
+    assert step(group) == ({(first, 2)}, expected(2))
     report = scaling.finish()
     assert report.stall_s < report.seconds["create"]
     (new,) = found
     assert ray_session.open_groups() == [new] and ray_session.group("vector") is new and new.size == 3
     assert WorkerGroup.attach(ray_session, "vector") is new
+    assert [x for part in new.execute("before").wait(WAIT_S) for x in part] == expected(1)
     assert step(new) == ({(first + 1, 3)}, expected(3))
     assert not process.wait_gone(old, 5.0), "an old process is still there"
     assert ray_session.directory.find("group/vector") == {"generation": first + 1, "size": 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["setup", "want_state", "receive_state", "take_over_state"])
+def test_the_first_new_rank_that_raises_ends_the_attempt_though_all_others_wait(ray_session, start, method):
+    group = start("vector", 2)
+    step(group)
+    scaling = Scaling(
+        StateScaling(group, lambda old: old.successor((0, 1), args=(LENGTH, method)), lambda new: None), timeout=WAIT_S
+    )
+    scaling.begin()
+    while not scaling.is_created:
+        time.sleep(0.02)
+    began = time.monotonic()
+    with pytest.raises(ScaleError, match="nothing has changed: .* rank 1 .* OSError: no room") as caught:
+        scaling.finish()
+    assert time.monotonic() - began < 15.0, "the error waited for the deadline"
+    assert caught.value.step == ("create" if method in ("setup", "want_state") else "transfer")
+    assert ray_session.open_groups() == [group]
+    assert step(group) == ({(group.generation, 2)}, expected(2)), "the attempt has changed the state"
+    new, _ = scale_group(group, (0,), timeout=WAIT_S, moves_state=True)
+    assert step(new)[1] == expected(3), "an attempt after the one that failed does not work"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugrl.errors import PlugRLError
 from plugrl.runtime.deadline import Deadline
-from plugrl.runtime.handle import wait_all
+from plugrl.runtime.handle import wait_together
 
 if TYPE_CHECKING:
     from plugrl.engines.state import Block, StateSpec
@@ -53,7 +53,7 @@ class Preparation:
         if self._wanting is None:
             self._ask(deadline.left(timeout))
         assert self._wanting is not None
-        return Room(specs=self._specs, wants=_raised(self._wanting.wait(deadline.remaining())))
+        return Room(specs=self._specs, wants=wait_together([self._wanting], deadline.remaining())[0])
 
     def _ask(self, timeout: float) -> None:
         self._specs = {key: spec for specs in self._describing.wait(timeout) for key, spec in specs.items()}
@@ -63,7 +63,8 @@ class Preparation:
 def move_state(old: WorkerGroup, new: WorkerGroup, room: Room, timeout: float) -> None:
     """Bring the state of an idle group to another one of any size; every rank talks to every other directly.
 
-    Raises PlugRLError when the new ranks do not have, to the bit, what the old ones have, and whatever a wait raises.
+    The first rank on either side that fails ends it: the old ranks are then free again. Raises PlugRLError when the new
+    ranks do not have, to the bit, what the old ones have, and whatever a wait raises.
     """
     from plugrl.runtime.elastic.moving import Share
 
@@ -72,7 +73,7 @@ def move_state(old: WorkerGroup, new: WorkerGroup, room: Room, timeout: float) -
     specs: dict[str, StateSpec] = {key: spec for offer in offers for key, spec in offer.specs.items()}
     wants = room.wants
     if specs != room.specs:  # An optimizer has no moments before its first step.
-        wants = _raised(new.execute("want_state", specs).wait(deadline.remaining()))
+        wants = wait_together([new.execute("want_state", specs)], deadline.remaining())[0]
     ways = plan_ways([offer.blocks for offer in offers], wants)
     here, there = _addresses(old, deadline), _addresses(new, deadline)
     tag = f"state:{old.name}.{old.generation}.{new.generation}"
@@ -85,13 +86,12 @@ def move_state(old: WorkerGroup, new: WorkerGroup, room: Room, timeout: float) -
         (([Share(address=there[j], blocks=ways[i, j]) for j in range(new.size) if (i, j) in ways],), {})
         for i in range(old.size)
     ])  # fmt: skip
-    sent, received = wait_all([sending, receiving], deadline.remaining())
-    _raised(received)
+    sent, _ = wait_together([sending, receiving], deadline.remaining())
     problems = [problem for problem in sent if problem is not None]
     if problems:
         raise PlugRLError(f"The state could not be sent: {'; '.join(problems)}")
     values = offers[0].values
-    taken = _raised(new.execute("take_over_state", values).wait(deadline.remaining()))
+    taken = wait_together([new.execute("take_over_state", values)], deadline.remaining())[0]
     _compare(offers, taken)
 
 
@@ -150,11 +150,3 @@ def _compare(offers: Sequence[StateOffer], taken: Sequence[StateOffer]) -> None:
 
 def _different(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
-
-
-def _raised(results: list[Any]) -> list[Any]:
-    """Return the results of a group with ``on_error="return"``; raises the first error among them."""
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    return results
