@@ -85,6 +85,7 @@ class FakeServer:
     def close(self) -> None:
         """End the thread."""
         self.stop()
+        asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
@@ -259,3 +260,10 @@ class FakeServer:
             await answer.write(f"data: {text}\n\n".encode())
         await answer.write(b"data: [DONE]\n\n")
         return answer
+
+
+async def _end_tasks() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -13,7 +13,6 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -42,22 +41,27 @@ single star stands before those that are given by name alone, ``**name`` takes a
 class Source(ABC):
     """The Python files of one or several packages."""
 
+    def __init__(self) -> None:
+        self._trees: dict[str, ast.Module | None] = {}
+
     @abstractmethod
     def read(self, path: str) -> str | None:
         """Return the text of ``package/module.py``, None where there is none."""
 
-    @cache  # noqa: B019  (as long-lived as the source)
     def tree(self, module: str) -> ast.Module | None:
         """Return the parsed module, None where there is none."""
-        base = module.replace(".", "/")
-        text = self.read(f"{base}.py") or self.read(f"{base}/__init__.py")
-        return None if text is None else ast.parse(text)
+        if module not in self._trees:
+            base = module.replace(".", "/")
+            text = self.read(f"{base}.py") or self.read(f"{base}/__init__.py")
+            self._trees[module] = None if text is None else ast.parse(text)
+        return self._trees[module]
 
 
 class Wheel(Source):
     """A wheel, as downloaded."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._file = zipfile.ZipFile(path)
         self._names = frozenset(self._file.namelist())
 
@@ -74,6 +78,7 @@ class Folder(Source):
     """Where packages are installed."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
 
     def read(self, path: str) -> str | None:
