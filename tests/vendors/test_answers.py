@@ -161,7 +161,7 @@ def test_the_engines_are_the_vendors_own(vendor: Any, asked: dict[str, Any]) -> 
     assert engines["fsdp"] == f"{module}:{prefix}Fsdp1Engine"
     assert engines["base"] == "plugrl_engine_fsdp.backends:Fsdp2Engine" and engines["overrides"] == ["initialize"]
     assert engines["sections"] == ["fsdp_config"]
-    assert "pip install plugrl-engine-megatron" in engines["megatron"]
+    assert engines["megatron"] == f"{vendor.package}.engines.megatron:{prefix}MegatronEngine"
 
 
 def test_builds_of_torch_tell_amd_from_nvidia(asked: dict[str, Any]) -> None:
@@ -192,9 +192,9 @@ print(json.dumps([cls.__module__, cls.__mro__[1].__module__]))
 """
 
 
-def test_megatron_is_there_once_its_package_is(answer: Callable[..., Any]) -> None:
-    found = answer(MEGATRON, "sdk_megatron", torch=True)
-    assert found == ["plugrl_platform_metax.engines.megatron", "plugrl_engine_megatron.backends"]
+def test_megatron_is_the_vendors_own_start_of_its_packages_engine(answer: Callable[..., Any]) -> None:
+    found = answer(MEGATRON, torch=True)
+    assert found == ["plugrl_platform_metax.engines.megatron", "plugrl_engine_megatron.engine"]
 
 
 IPC = """

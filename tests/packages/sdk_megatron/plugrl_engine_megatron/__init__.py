@@ -1,1 +1,0 @@
-"""Stand-in for plugrl-engine-megatron: the package whose presence makes the vendors' entries active."""
