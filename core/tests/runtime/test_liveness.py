@@ -74,7 +74,7 @@ def counts(session):
 def test_groups_that_are_launched_and_closed_a_hundred_times_leave_nothing(ray_session):
     pids, first, resident = [], {}, 0
     for turn in range(100):
-        group = WorkerGroup(ray_session, ECHO, name="again", devices=[0]).wait_ready(120)
+        group = WorkerGroup(ray_session, ECHO, name="hundredfold", devices=[0]).wait_ready(120)
         assert group.generation == turn
         (info,) = group.known_processes().values()
         pids.append((info.pid, info.started))

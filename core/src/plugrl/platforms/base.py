@@ -139,6 +139,10 @@ class PlatformBase(ABC):
         """Return the variables that worker processes start with, unless the driver's environment has its own values."""
         return {}
 
+    def preloads_workers(self) -> bool:
+        """Whether workers may be forks of a process that has imported torch: its import touches no device here."""
+        return False
+
     # ----------------------------------------------------------------- sharing between processes
     @abstractmethod
     def is_ipc_supported(self) -> bool:

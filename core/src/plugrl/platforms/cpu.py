@@ -129,6 +129,10 @@ class CpuPlatform(PlatformBase):
         """Return settings of glibc's allocator, which other C libraries ignore."""
         return dict(_ALLOCATOR_VARIABLES)
 
+    def preloads_workers(self) -> bool:
+        """True."""
+        return True
+
     # ----------------------------------------------------------------- sharing, profiling, low level
     def is_ipc_supported(self) -> bool:
         """False: there is no device memory; host memory is shared by the runtime on every platform."""

@@ -126,6 +126,10 @@ class TorchAcceleratorPlatform(PlatformBase):
         variable = self.visible_devices_envvar()
         return [f"RAY_EXPERIMENTAL_NOSET_{variable}"] if variable else []
 
+    def preloads_workers(self) -> bool:
+        """Whether the device comes with an extension: then torch alone touches none, and each worker loads it later."""
+        return self.extension is not None
+
     # ----------------------------------------------------------------- conformance
     def sdk_version(self) -> str:
         """Name and version of the distribution that brings the extension; empty when torch needs none."""

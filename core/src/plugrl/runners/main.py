@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ from plugrl.runners.grpo import train_grpo
 from plugrl.runners.inputs import Inputs, SftInputs, check_eval_inputs, check_rl_inputs, check_sft_inputs, planned
 from plugrl.runners.ppo import train_ppo
 from plugrl.runners.preflight import check_shared_folder
+from plugrl.runners.preloading import preload_of
 from plugrl.runners.prompts import PromptData
 from plugrl.runners.replanning import PlanFollower
 from plugrl.runners.rl import RlRun, rl_plan
@@ -135,7 +136,7 @@ def run_eval(config: RunConfig, checkpoint: str | None = None) -> None:
     if checkpoint is not None:
         config = with_model(config, weights_of(checkpoint))
     processor, reward, data = check_eval_inputs(config)
-    with RaySession(config.cluster, load_plugins(), platform=config.platform) as session:
+    with _session(config) as session:
         components = launch(session, config, ("rollout",), total_steps=1)
         assert components.rollout is not None
         validation = validate(config, components.rollout, data, processor, reward, 0, _say)
@@ -159,9 +160,13 @@ def opened(
         if config.flow.trace:
             trace.enable()
             env = {trace.VARIABLE: "1"}
-        with RaySession(config.cluster, load_plugins(), platform=config.platform, env=env) as session:
+        with _session(config, env) as session:
             check_shared_folder(session, run_dir.path)
             yield session, tracker
+
+
+def _session(config: RunConfig, env: Mapping[str, str] | None = None) -> RaySession:
+    return RaySession(config.cluster, load_plugins(), platform=config.platform, env=env, preload=preload_of(config))
 
 
 @contextmanager

@@ -15,10 +15,14 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plugrl.errors import PlugRLError
 from plugrl.runtime import process
+from plugrl.runtime.preload.start import worker as start
+
+if TYPE_CHECKING:
+    from plugrl.runtime.preload import PreloadedProcess
 
 LOOPBACK = "127.0.0.1"
 # Read when ray is imported, and inherited by the processes that it starts.
@@ -41,17 +45,29 @@ logger = logging.getLogger(__name__)
 
 
 def start_local(
-    *, runtime_env: Mapping[str, Any], namespace: str, resources: Mapping[str, float], store_bytes: int, dashboard: bool
+    *,
+    runtime_env: Mapping[str, Any],
+    namespace: str,
+    resources: Mapping[str, float],
+    store_bytes: int,
+    dashboard: bool,
+    preloaded: PreloadedProcess | None = None,
 ) -> None:
     """Start Ray's processes on this machine and connect to them; they end with this process at the latest.
 
-    ``RAY_ADDRESS`` and the address that ``ray start`` leaves behind are ignored.
+    ``RAY_ADDRESS`` and the address that ``ray start`` leaves behind are ignored. Workers are forks of ``preloaded``
+    where there is one.
     """
     counted = dict(resources)
     with _environment(_ENVIRONMENT):
         import ray
 
-        with _lean_head(dashboard), _one_message("Ray did not start on this machine"), _termination_kept():
+        with (
+            _lean_head(dashboard),
+            _light_workers(preloaded),
+            _one_message("Ray did not start on this machine"),
+            _termination_kept(),
+        ):
             ray.init(
                 address="local",
                 num_cpus=max(4, os.cpu_count() or 1),
@@ -184,6 +200,25 @@ def _lean_head(dashboard: bool) -> Iterator[None]:
             stack.enter_context(_replaced(node.Node, "start_monitor", lambda self: None))
             stack.enter_context(_replaced(node.Node, "start_log_monitor", lambda self: None))
             stack.enter_context(_replaced(utils, "get_dashboard_dependency_error", lambda: unneeded))
+        yield
+
+
+@contextlib.contextmanager
+def _light_workers(preloaded: PreloadedProcess | None) -> Iterator[None]:
+    """Start workers without Ray's script for that, which imports Ray to start another interpreter that does it again.
+
+    Where the name of the script is no longer a constant, workers start as Ray likes.
+    """
+    from ray._private import ray_constants, workers
+
+    name = getattr(ray_constants, "SETUP_WORKER_FILENAME", None)
+    if name is None:
+        yield
+        return
+    own = os.path.join(os.path.dirname(os.path.abspath(workers.__file__)), name)
+    # The name is joined to a folder, which an absolute path replaces.
+    variables = {start.RAYS_OWN: own, start.ADDRESS: str(preloaded.address) if preloaded is not None else ""}
+    with _environment(variables), _replaced(ray_constants, "SETUP_WORKER_FILENAME", os.path.abspath(start.__file__)):
         yield
 
 

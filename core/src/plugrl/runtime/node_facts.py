@@ -16,7 +16,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plugrl.errors import ConfigError, PlugRLError, RuntimeTimeout, one_line
-from plugrl.runtime.process import environment_of
+from plugrl.runtime.process import environment_of, parent
 
 NODE_RANK = "PLUGRL_NODE_RANK"
 _INTERPRETER_S = 60.0
@@ -99,7 +99,7 @@ def ask_nodes(node_ids: Sequence[str], interpreters: Sequence[str], timeout_s: f
 
 def _facts_of_node(interpreters: Sequence[str]) -> NodeFacts:
     # The process above a worker is Ray's own of the node. A worker's own environment holds the job's variables too.
-    return facts_here(environment_of(os.getppid()) or os.environ, interpreters)
+    return facts_here(environment_of(parent()) or os.environ, interpreters)
 
 
 def wait_for_nodes(count: int, timeout_s: float) -> None:

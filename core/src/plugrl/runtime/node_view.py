@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plugrl.errors import PlugRLError, one_line
-from plugrl.runtime.process import environment_of
+from plugrl.runtime.process import environment_of, parent
 
 if TYPE_CHECKING:
     from plugrl.platforms.base import PlatformBase
@@ -97,4 +97,4 @@ def view_nodes(
 
 def _view_of_node(platform_name: str, names: Sequence[str]) -> NodeView:
     # The process above a worker is Ray's own of the node. A worker's own environment holds the job's variables too.
-    return view_here(platform_name, names, environment_of(os.getppid()) or os.environ)
+    return view_here(platform_name, names, environment_of(parent()) or os.environ)

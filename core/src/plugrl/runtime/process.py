@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -15,6 +16,16 @@ _STARTED_FIELD = 19
 
 GONE = ("", "Z", "X")
 """States of a process that runs no more, see :func:`state`."""
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    pid: int
+    environment: Mapping[str, str]
+    parent: int
+
+
+_begun: _Beginning | None = None
 
 
 def started_at(pid: int) -> str:
@@ -53,8 +64,24 @@ def describe(pid: int) -> str:
     return f"state {' '.join(words)}" + (f", waiting in {channel}" if channel not in ("", "0") else "")
 
 
+def begin_with(environment: Mapping[str, str], parent: int) -> None:
+    """Note what this fork of another process was to start with: the system shows what that one started with.
+
+    ``parent`` is the process that asked for it.
+    """
+    global _begun
+    _begun = _Beginning(os.getpid(), dict(environment), parent)
+
+
+def parent() -> int:
+    """Return the pid of the process that started this one."""
+    return _begun.parent if _begun is not None and _begun.pid == os.getpid() else os.getppid()
+
+
 def environment_of(pid: int) -> dict[str, str] | None:
     """Return the variables that a process was started with, None where the system does not show them."""
+    if _begun is not None and pid == _begun.pid == os.getpid():
+        return dict(_begun.environment)
     try:
         text = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from plugrl.runtime.nodes import NodeSlots
     from plugrl.runtime.peers import Peers
     from plugrl.runtime.placement import Layout
+    from plugrl.runtime.preload import PreloadedProcess
     from plugrl.runtime.process_environment import ProcessEnvironments
 
 T = TypeVar("T")
@@ -55,6 +56,8 @@ class RaySession:
         platform: registered name of the platform; chosen as everywhere when omitted.
         env: variables that every worker gets.
         store_bytes: size of the local Ray's object store.
+        preload: names of modules that workers will import, beside those that all import: with
+            ``cluster.preload_workers`` a local Ray's workers begin with them.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class RaySession:
         platform: str | None = None,
         env: Mapping[str, str] | None = None,
         store_bytes: int = STORE_BYTES,
+        preload: Iterable[str] = (),
     ):
         self.config = cluster or ClusterConfig()
         self.run_id = secrets.token_hex(4)
@@ -72,6 +76,8 @@ class RaySession:
         self._platform_name = platform
         self._env = dict(env or {})
         self._store_bytes = store_bytes
+        self._modules = tuple(preload)
+        self._preloaded: PreloadedProcess | None = None
         self._groups: dict[str, WorkerGroup] = {}
         self._beside: list[WorkerGroup] = []
         """Groups that are to take the place of one with their name, or have lost it."""
@@ -124,6 +130,8 @@ class RaySession:
                 if network is not None:
                     network.stop()
                 local_ray.stop()
+                if self._preloaded is not None:
+                    self._preloaded.stop()
                 remove_run_directory(self.run_directory)
                 if self._guard is not None:
                     self._guard.stop()
@@ -307,20 +315,25 @@ class RaySession:
         from plugrl.runtime.cluster_start import find_nodes
         from plugrl.runtime.liveness import Watch
         from plugrl.runtime.network import RunNetwork
+        from plugrl.runtime.preload import PreloadedProcess, sdk_of
         from plugrl.runtime.worker_environment import worker_environment
 
         assert self._ledger is not None
         env = worker_environment(self.platform, self.platform_name, self.config, self._ledger, self._env)
         runtime_env = {"env_vars": env, "worker_process_setup_hook": SETUP_HOOK}
         if self.config.ray_address is None:
+            if self.config.preload_workers and self.platform.preloads_workers():
+                self._preloaded = PreloadedProcess(self.run_directory, env, self._modules, sdk_of(self.platform))
             local_ray.start_local(
                 runtime_env=runtime_env,
                 namespace=self.namespace,
                 resources=self._local_resources(),
                 store_bytes=self._store_bytes,
                 dashboard=self.config.dashboard,
+                preloaded=self._preloaded,
             )
-            self._guard = Guard(self.run_directory, ray_processes(os.path.dirname(ray.__file__)))
+            helpers = [self._preloaded.pid] if self._preloaded is not None else []
+            self._guard = Guard(self.run_directory, [*ray_processes(os.path.dirname(ray.__file__)), *helpers])
         else:
             local_ray.join(self.config.ray_address, runtime_env=runtime_env, namespace=self.namespace)
         self.local_node_id = ray.get_runtime_context().get_node_id()

@@ -110,6 +110,10 @@ class ClusterConfig(Section):
     threads_per_worker: int = Field(1, ge=1)
     """Threads that torch may use in each worker."""
 
+    preload_workers: bool = True
+    """Workers of a local Ray begin with what all of them import, as forks of one process, where the platform allows
+    it."""
+
     device_memory_mib: int | None = Field(None, ge=1)
     """Memory that the components on a device may take together; what does not fit is off-loaded while others work.
     null keeps everything on the devices, except what `flow.swapped` names."""

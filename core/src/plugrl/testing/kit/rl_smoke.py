@@ -21,6 +21,7 @@ from plugrl.runners.components import launch, rl_components
 from plugrl.runners.grpo import train_grpo
 from plugrl.runners.inputs import check_rl_inputs, planned
 from plugrl.runners.main import recorded, step_of
+from plugrl.runners.preloading import preload_of
 from plugrl.runners.rl import RlRun
 from plugrl.runtime import RaySession
 from plugrl.testing.kit.checks import CheckSkipped
@@ -147,8 +148,10 @@ def _data(name: str) -> Path:
 # --------------------------------------------------------------------- running
 def _session(kit: Context, config: RunConfig) -> Any:
     if "session" not in kit.cache:
-        session = RaySession(config.cluster, load_plugins(), platform=kit.platform_name, store_bytes=STORE_BYTES)
-        kit.cache["session"] = session.start()
+        kit.cache["session"] = RaySession(
+            config.cluster, load_plugins(), platform=kit.platform_name, store_bytes=STORE_BYTES,
+            preload=preload_of(config),
+        ).start()  # fmt: skip
     return kit.cache["session"]
 
 
