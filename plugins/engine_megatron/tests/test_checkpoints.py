@@ -60,5 +60,5 @@ def test_a_state_is_handed_over_bit_by_bit(ranks: RankPool, family: str, one: An
 def test_a_checkpoint_of_another_model_is_refused_by_name(ranks: RankPool, tmp_path: Path) -> None:
     section, other = megatron_ranks.model("qwen3"), megatron_ranks.model("qwen3", hidden_size=16)
     ranks.run(megatron_ranks.train_and_save, "ddp", section, {}, str(tmp_path / "one"), world=1)
-    with pytest.raises(AssertionError, match=r"embed_tokens.weight has shape \[15, 32\], expected \[15, 16\]"):
+    with pytest.raises(AssertionError, match=r"embed_tokens.weight has shape \[\d+, 32\], expected \[\d+, 16\]"):
         ranks.run(megatron_ranks.load_and_train, "megatron", other, {}, str(tmp_path / "one"), world=1)
