@@ -9,13 +9,22 @@ import megatron_ranks
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_parity import assert_same, assert_same_weights
+from test_parity import EXPERT, PIPELINE, TENSOR, assert_same, assert_same_weights, slow
 
 from plugrl.testing.ranks import RankPool
 
 WAYS = [
-    pytest.param("qwen3", ("ddp", {}, 1), ("megatron", {}, 1), id="from the other engine"),
-    pytest.param("qwen3", ("megatron", {}, 1), ("ddp", {}, 1), id="to the other engine"),
+    pytest.param("qwen3", ("fsdp2", {}, 2), ("megatron", TENSOR, 2), id="fsdp to tensor"),
+    pytest.param("qwen3", ("megatron", TENSOR, 2), ("fsdp2", {}, 2), id="tensor to fsdp", marks=slow),
+    pytest.param("qwen2", ("fsdp2", {}, 4), ("megatron", {**TENSOR, **PIPELINE}, 4), id="fsdp to tensor x pipeline",
+                 marks=slow),
+    pytest.param("qwen2", ("megatron", {**TENSOR, **PIPELINE}, 4), ("ddp", {}, 1), id="tensor x pipeline to one",
+                 marks=slow),
+    pytest.param("qwen3", ("megatron", PIPELINE, 4), ("megatron", {**TENSOR, "use_distributed_optimizer": False}, 2),
+                 id="pipeline x data to tensor", marks=slow),
+    pytest.param("qwen3_moe", ("fsdp2", {}, 2), ("megatron", EXPERT, 2), id="fsdp to expert", marks=slow),
+    pytest.param("qwen3_moe", ("megatron", {**EXPERT, **PIPELINE}, 4), ("fsdp2", {}, 2), id="expert to fsdp",
+                 marks=slow),
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from plugrl.testing.ranks import RankPool
 
 Runs = list[dict[str, Any]]
 TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
-CONTEXT = {"context_parallel_size": 2}
+EXPERT, CONTEXT = {"expert_model_parallel_size": 2}, {"context_parallel_size": 2}
 slow = pytest.mark.slow
 
 LAYOUTS = [
@@ -26,7 +26,13 @@ LAYOUTS = [
     pytest.param("qwen2", 4, {**TENSOR, **CONTEXT}, {}, id="tensor and context", marks=slow),
     pytest.param("qwen3", 4, PIPELINE, {"tie_word_embeddings": True}, id="pipeline, tied, data", marks=slow),
     pytest.param("qwen3_moe", 1, {}, {}, id="experts on one rank"),
-    pytest.param("qwen3_moe", 1, {}, {"norm_topk_prob": False}, id="experts of other weights on one rank", marks=slow),
+    pytest.param("qwen3_moe", 2, EXPERT, {}, id="expert", marks=slow),
+    pytest.param("qwen3_moe", 4, {**EXPERT, **PIPELINE}, {"norm_topk_prob": False}, id="expert, pipeline", marks=slow),
+    pytest.param("qwen3_moe", 4, {**EXPERT, **TENSOR, "expert_tensor_parallel_size": 1}, {}, id="whole experts, tensor",
+                 marks=slow),
+    pytest.param("llama", 2, {**PIPELINE, "virtual_pipeline_model_parallel_size": 2}, {"num_hidden_layers": 4},
+                 id="virtual stages", marks=slow),
+    pytest.param("qwen3", 2, {**TENSOR, "recompute_granularity": "full"}, {}, id="tensor, recompute", marks=slow),
 ]  # fmt: skip
 
 
