@@ -130,7 +130,8 @@ class Group:
 
     def __init__(self, name: str, ranks: int, clock: Clock) -> None:
         self.group = SimpleNamespace(name=name, size=ranks)
-        self.ranks, self.clock = ranks, clock
+        self.ranks = self.num_shares = ranks
+        self.clock = clock
         self.weight_version = 0
         self.trained: list[int] = []
 

@@ -55,6 +55,8 @@ class Prompts:
 class Policy:
     """One weight; probabilities of a token follow from it and the token alone."""
 
+    num_shares = 1
+
     def __init__(self, name: str, devices: tuple[int, ...]) -> None:
         self.group = SimpleNamespace(name=name, size=1, devices=devices, close=lambda: None)
         self.weight = 1.0

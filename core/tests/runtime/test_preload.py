@@ -179,7 +179,8 @@ def test_modules_of_targets_are_those_installed() -> None:
 def test_what_every_worker_imports_leaves_ray_and_devices_alone() -> None:
     pytest.importorskip("torch")
     code = f"from plugrl.runtime.preload import server; print(repr(server.preload({PRELOAD!r}, '')))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as workers have
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, env=env)
     assert (done.stdout, done.stderr) == ("''\n", "")
 
 

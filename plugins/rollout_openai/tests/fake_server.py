@@ -6,6 +6,7 @@ Its fields and paths are those of the published engines: test_surface holds them
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import threading
 from collections.abc import Callable
@@ -232,8 +233,8 @@ class FakeServer:
             return web.json_response({"error": "paused"}, status=503)
         if fault == "refuses":
             return web.json_response({"error": "prompt too long"}, status=400)
-        label = self.state.label
-        tokens, logprobs, finish = await asyncio.to_thread(self.model.sample, prompt, params, seed)
+        label, model = self.state.label, copy.copy(self.model)  # what another request changes meanwhile is not its own
+        tokens, logprobs, finish = await asyncio.to_thread(model.sample, prompt, params, seed)
         self._spans = [{"version": "other" if fault == "mixed" else label, "start": 0, "end": len(tokens)}]
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await answer.prepare(request)
