@@ -11,13 +11,13 @@ import pytest
 from plugrl.runtime.failure import RankInfo
 from plugrl.runtime.observer import Observer, words_of
 from plugrl.runtime.process import started_at
-from plugrl.runtime.pulse import Interrupted, Pulse
+from plugrl.runtime.pulse import Interrupted, Pulse, PulseView
 
 PERIOD_S = 0.05
 SCRIPT = f"""
 import ctypes, faulthandler, sys, time
 from plugrl.runtime.host import STACKS_SIGNAL
-from plugrl.runtime.pulse import Interrupted, Pulse
+from plugrl.runtime.pulse import Interrupted, Pulse, PulseView
 faulthandler.register(STACKS_SIGNAL)
 pulse = Pulse({PERIOD_S})
 print(pulse.descriptor, flush=True)
@@ -142,6 +142,35 @@ def test_a_pulse_of_this_process_leaves_its_thread_when_it_is_stopped():
         with pytest.raises(Interrupted), pulse.running(9, "x()"):
             raise AssertionError("a cancelled call is not begun")
         observer.forget(info)
+    finally:
+        pulse.stop()
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_signal_that_comes_to_nothing_is_sent_again_and_a_method_is_interrupted_once(monkeypatch):
+    """One that arrives just before the main thread sleeps does not end the sleep."""
+    before = signal.getsignal(signal.SIGUSR2)
+    sent, send = [], signal.pthread_kill
+
+    def lossy(thread, number):
+        sent.append(number)
+        if len(sent) > 2:
+            send(thread, number)
+
+    monkeypatch.setattr("plugrl.runtime.pulse.signal.pthread_kill", lossy)
+    pulse = Pulse(0.02)
+    try:
+        view = PulseView(os.getpid(), pulse.descriptor)
+        began = time.monotonic()
+        with pytest.raises(Interrupted), pulse.running(9, "x()"):
+            view.cancel(9)
+            try:
+                time.sleep(20)
+            finally:
+                told = len(sent)
+                time.sleep(0.2)
+        assert told == len(sent) == 3 and time.monotonic() - began < 10
+        view.close()
     finally:
         pulse.stop()
         signal.signal(signal.SIGUSR2, before)

@@ -54,6 +54,7 @@ class Pulse:
         self.descriptor = -1
         self._page: mmap.mmap | None = None
         self._running = 0
+        self._interrupted = 0
         self._period_s = period_s
         self._ended = threading.Event()
         if not hasattr(os, "memfd_create"):
@@ -93,22 +94,22 @@ class Pulse:
 
     def _beat(self) -> None:
         assert self._page is not None
-        told = 0
         main = threading.main_thread().ident
         assert main is not None
         while True:
             _write(self._page, _BEAT, time.monotonic_ns())
             running = self._running
-            # Once for each call: a method that takes long to clean up is not interrupted again.
-            if running and running != told and self._is_cancelled(running):
-                told = running
+            # Again at each beat, since one that comes just before a system call does not end it, but a method is
+            # interrupted once: it may take long to clean up.
+            if running and running != self._interrupted and self._is_cancelled(running):
                 signal.pthread_kill(main, CANCEL_SIGNAL)
             if self._ended.wait(self._period_s):
                 return
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         # The signal may be late: then another call runs, or none.
-        if self._running and self._is_cancelled(self._running):
+        if self._running and self._running != self._interrupted and self._is_cancelled(self._running):
+            self._interrupted = self._running
             raise Interrupted
 
 
