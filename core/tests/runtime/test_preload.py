@@ -132,8 +132,15 @@ def test_ray_does_what_is_more_than_variables(folder: Path, variables: dict[str,
                                                      ("", "ray", "ray was loaded along"),
                                                      ("", "acme_thread", "there are 2 threads")])  # fmt: skip
 def test_a_process_that_must_not_be_forked_is_not(
-    folder: Path, variables: dict[str, str], begin: Start, sdk: str, module: str, said: str
+    folder: Path,
+    variables: dict[str, str],
+    begin: Start,
+    sdk: str,
+    module: str,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     (folder / "ray.py").write_text("")
     (folder / "acme_thread.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
@@ -144,6 +151,7 @@ def test_a_process_that_must_not_be_forked_is_not(
         assert f"Workers start by themselves: {said}." in found.log.read_text()
     finally:
         found.stop()
+    assert f"Workers start by themselves: {said}." in caplog.text
 
 
 def test_who_has_gone_in_the_meantime_gets_no_fork(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import socket
 import subprocess
@@ -23,6 +24,8 @@ PRELOAD = (
     "plugrl.plugins.loader",
 )
 """What every worker imports, whatever it does; nothing of it imports Ray."""
+
+logger = logging.getLogger(__name__)
 
 _STOP_S = 5.0
 _BACKLOG = 128
@@ -74,7 +77,7 @@ class PreloadedProcess:
         return self._process.pid
 
     def stop(self) -> None:
-        """End the process; its forks are Ray's to end."""
+        """End the process, and log what it said, such as why it forked nothing; its forks are Ray's to end."""
         with suppress(OSError):
             os.close(self._control)
         try:
@@ -82,6 +85,9 @@ class PreloadedProcess:
         except subprocess.TimeoutExpired:  # in the middle of its imports
             self._process.kill()
             self._process.wait(_STOP_S)
+        with suppress(OSError):
+            for line in dict.fromkeys(self.log.read_text(errors="replace").splitlines()):
+                logger.info("Preloading workers: %s", line)
 
 
 def sdk_of(platform: PlatformBase) -> str:
